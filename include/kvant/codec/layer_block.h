@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kvant/codec/precision.h"
+#include "kvant/codec/token_codec.h"
+
+namespace kvant::codec {
+
+/// How many tokens of a prompt lie where in one layer, in position order: sinks (fp16), encoded, tail (fp16).
+struct TokenSplit {
+  uint32_t num_sinks = 0;
+  uint32_t num_encoded = 0;
+  uint32_t num_tail = 0;
+  uint32_t total() const { return num_sinks + num_encoded + num_tail; }
+  friend bool operator==(const TokenSplit&, const TokenSplit&) = default;
+};
+
+/// What of a prompt is encoded at its end.
+enum class PromptTail : uint8_t {
+  kByPosition,  ///< whole runs of `residual` tokens beyond the sinks; the rest waits: a function of position alone
+  kEncodeAll,   ///< everything beyond the sinks: what is sent and what is evaluated
+};
+
+/// The split of a prompt. Without a map (fewer than kMinEqualizationTokens beyond the sinks) an equalized precision
+/// encodes nothing yet.
+TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTail tail);
+
+/// One layer of a prompt as contiguous bytes: the payload of a layer frame, and what a cache adopts.
+/// Format: docs/format/wire.md, "Layer block". No padding: every section follows the one before.
+///
+///   [key_mean, key_scale]   num_kv_heads × head_dim fp16 each; only with `equalized`
+///   then per KV head        sink keys, sink values           num_sinks rows fp16 each
+///                           key codes, scales, zeros         num_encoded rows
+///                           value codes, scales, zeros       num_encoded rows
+///                           tail keys, tail values           num_tail rows fp16 each
+struct LayerBlockLayout {
+  CacheShape shape;
+  TokenCodec codec = TokenCodec::kFp16;
+  bool equalized = false;
+  TokenSplit split;
+
+  size_t map_bytes() const;   ///< of mean and scale together
+  size_t head_bytes() const;  ///< of one KV head's part
+  size_t total_bytes() const { return map_bytes() + head_bytes() * shape.num_kv_heads; }
+};
+
+/// The sections of one KV head inside a block. `Byte` is std::byte or const std::byte.
+template <typename Byte>
+struct LayerBlockHead {
+  std::span<Byte> sink_keys;
+  std::span<Byte> sink_values;
+  std::span<Byte> key_codes;
+  std::span<Byte> key_scales;
+  std::span<Byte> key_zeros;
+  std::span<Byte> value_codes;
+  std::span<Byte> value_scales;
+  std::span<Byte> value_zeros;
+  std::span<Byte> tail_keys;
+  std::span<Byte> tail_values;
+};
+
+/// Requires block.size() == layout.total_bytes(). Halves inside may lie at odd multiples of 2: the block itself must be
+/// aligned to 2 bytes, and every section then is, too.
+LayerBlockHead<std::byte> HeadOf(const LayerBlockLayout& layout, std::span<std::byte> block, uint32_t kv_head);
+LayerBlockHead<const std::byte> HeadOf(const LayerBlockLayout& layout, std::span<const std::byte> block,
+                                       uint32_t kv_head);
+
+/// What the block's bytes say of honest size: payload bits are codes and fp16 rows, effective bits everything.
+BitsPerElement BitsOf(const LayerBlockLayout& layout);
+
+}  // namespace kvant::codec

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvant/codec/token_page.h"
+#include "kvant/kernels/cpu.h"
+
+namespace kvant::kernels {
+
+/// Consecutive tokens of one sequence, layer and KV head in one format, as they lie in memory.
+struct AttendSegment {
+  const codec::TokenPageLayout* layout = nullptr;
+  /// The pages, in order; this KV head's record lies `record_offset` bytes into each. All but the last are full.
+  std::span<const std::byte* const> pages;
+  size_t record_offset = 0;
+  uint32_t num_tokens = 0;
+  int32_t first_position = 0;  ///< of the first token; the rest follow one by one
+  /// Key equalization, head_dim fp16 each; null when the keys are stored as they are.
+  const Half* key_mean = nullptr;
+  const Half* key_scale = nullptr;
+};
+
+/// A run of tokens of one segment. A chunk is the unit of work: its slices are attended to in order with one running
+/// softmax, and its result does not depend on which other chunks, queries or threads there are.
+struct AttendSlice {
+  AttendSegment segment;
+  uint32_t first_token = 0;  ///< in the segment; a multiple of kTileTokens
+  uint32_t num_tokens = 0;
+};
+
+/// Query rows that meet one KV head: row = query · q_heads_per_kv_head + head.
+struct AttendQueries {
+  const float* data = nullptr;  ///< element c of (query i, head h): data[i·query_stride + h·head_stride + c]
+  size_t query_stride = 0;      ///< elements
+  size_t head_stride = 0;
+  uint32_t num_queries = 0;
+  uint32_t q_heads_per_kv_head = 0;
+  uint32_t head_dim = 0;
+  float scale = 1.0F;                  ///< of the logits, before the softmax (1/sqrt(head_dim) as a rule)
+  std::span<const int32_t> positions;  ///< [num_queries]; a query sees tokens at positions up to its own
+
+  uint32_t num_rows() const { return num_queries * q_heads_per_kv_head; }
+};
+
+/// A partial softmax per row: out = Σ exp(logit - max) · v (not yet divided), max, sum = Σ exp(logit - max).
+/// A row that saw no token has max = -infinity, sum = 0, out = 0.
+///
+/// Shapes  out [num_rows, head_dim] fp32; max, sum [num_rows]
+struct AttendPartial {
+  float* out = nullptr;
+  float* max = nullptr;
+  float* sum = nullptr;
+};
+
+/// Scratch memory of one thread. Grows to what the largest call needed.
+class AttendScratch {
+ public:
+  /// At least `bytes`, 64-byte aligned, valid until the next call; contents unspecified.
+  std::byte* Reserve(size_t bytes);
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+/// Attend to one chunk, in the format it is stored in.
+///
+/// Requires num_queries in 1…512; every layout of queries.head_dim
+/// Ensures  row results bit-equal for any grouping of the same rows into calls
+/// Numerics against the dequantized reference: max error <= 3e-3 of the largest output (integer paths: q and the
+///          probabilities are cut to 15 bits); fp16 segments 1e-5
+/// Threads  any number, each with its own scratch and partial
+void AttendChunk(Isa isa, const AttendQueries& queries, std::span<const AttendSlice> chunk, AttendPartial partial,
+                 AttendScratch& scratch);
+
+/// Merge partials of one row in the given order and divide: the row's attention output.
+///
+/// Shapes  outs: num_partials pointers to [head_dim]; maxes, sums [num_partials]; dst [head_dim]
+/// Requires at least one partial that saw a token
+void MergePartials(std::span<const float* const> outs, std::span<const float> maxes, std::span<const float> sums,
+                   std::span<float> dst);
+
+/// Attention of one row in double over dequantized keys and values: the slow reference all ISAs are tested against.
+/// Shapes  dst [num_rows, head_dim]
+void AttendRef(const AttendQueries& queries, std::span<const AttendSlice> slices, std::span<float> dst);
+
+}  // namespace kvant::kernels

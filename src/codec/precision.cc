@@ -1,0 +1,112 @@
+#include "kvant/codec/precision.h"
+
+#include <charconv>
+#include <vector>
+
+namespace kvant::codec {
+namespace {
+
+std::vector<std::string_view> SplitAtCommas(std::string_view text) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t comma = text.find(',');
+    parts.push_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) {
+      return parts;
+    }
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Status Invalid(std::string_view word, std::string_view option, std::string_view why) {
+  return {StatusCode::kInvalidArgument, "precision '" + std::string(word) + "': option '" + std::string(option) +
+                                            "' " + std::string(why)};
+}
+
+bool ParseCount(std::string_view text, uint32_t largest, uint32_t* count) {
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, *count);
+  return error == std::errc() && rest == end && *count <= largest;
+}
+
+Status ApplyOption(std::string_view word, std::string_view option, Precision* precision) {
+  const size_t equals = option.find('=');
+  const std::string_view name = option.substr(0, equals);
+  const std::string_view value = equals == std::string_view::npos ? "" : option.substr(equals + 1);
+  if (name == "eq") {
+    if (value != "on" && value != "off") {
+      return Invalid(word, option, "must be eq=on or eq=off");
+    }
+    precision->equalize = value == "on";
+    return OkStatus();
+  }
+  if (name == "sinks") {
+    return ParseCount(value, Precision::kMaxSinks, &precision->num_sinks)
+               ? OkStatus()
+               : Invalid(word, option, "must be sinks=N with N from 0 to 128");
+  }
+  if (name == "residual") {
+    if (value == "inf") {
+      precision->residual = Precision::kEndlessResidual;
+      return OkStatus();
+    }
+    return ParseCount(value, Precision::kDefaultResidual, &precision->residual) && precision->residual > 0
+               ? OkStatus()
+               : Invalid(word, option, "must be residual=N with N from 1 to 128, or residual=inf");
+  }
+  return Invalid(word, option, "is unknown; known are eq=, sinks=, residual=");
+}
+
+}  // namespace
+
+Result<Precision> ParsePrecision(std::string_view word) {
+  const std::vector<std::string_view> parts = SplitAtCommas(word);
+  Precision precision;
+  if (parts[0] == "fp16") {
+    if (parts.size() > 1) {
+      return Invalid(word, parts[1], "has no meaning for fp16");
+    }
+    return Precision{TokenCodec::kFp16, false, 0, Precision::kEndlessResidual};
+  }
+  if (parts[0] != "int8" && parts[0] != "int4") {
+    return Status(StatusCode::kPrecisionUnsupported,
+                  "unknown precision '" + std::string(word) + "'; known are fp16, int8, int4");
+  }
+  std::vector<std::string_view> seen;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const std::string_view name = parts[i].substr(0, parts[i].find('='));
+    for (const std::string_view earlier : seen) {
+      if (earlier == name) {
+        return Invalid(word, parts[i], "is given twice");
+      }
+    }
+    seen.push_back(name);
+    KVANT_RETURN_IF_ERROR(ApplyOption(word, parts[i], &precision));
+  }
+  precision.codec = parts[0] == "int8"      ? TokenCodec::kInt8
+                    : precision.equalize ? TokenCodec::kInt4Affine
+                                         : TokenCodec::kInt4;
+  return precision;
+}
+
+std::string PrecisionWord(const Precision& precision) {
+  if (precision.is_exact()) {
+    return "fp16";
+  }
+  const Precision defaults;
+  std::string word = precision.codec == TokenCodec::kInt8 ? "int8" : "int4";
+  if (!precision.equalize) {
+    word += ",eq=off";
+  }
+  if (precision.num_sinks != defaults.num_sinks) {
+    word += ",sinks=" + std::to_string(precision.num_sinks);
+  }
+  if (precision.residual == Precision::kEndlessResidual) {
+    word += ",residual=inf";
+  } else if (precision.residual != defaults.residual) {
+    word += ",residual=" + std::to_string(precision.residual);
+  }
+  return word;
+}
+
+}  // namespace kvant::codec
