@@ -59,7 +59,7 @@ TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTa
   if (has_map) {
     const bool all = tail == PromptTail::kEncodeAll;
     const bool endless = precision.residual == Precision::kEndlessResidual;
-    split.num_encoded = all ? beyond : endless ? 0 : beyond / precision.residual * precision.residual;
+    split.num_encoded = all || endless ? beyond : beyond / precision.residual * precision.residual;
   }
   split.num_tail = beyond - split.num_encoded;
   return split;

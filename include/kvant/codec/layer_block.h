@@ -20,7 +20,8 @@ struct TokenSplit {
 
 /// What of a prompt is encoded at its end.
 enum class PromptTail : uint8_t {
-  kByPosition,  ///< whole runs of `residual` tokens beyond the sinks; the rest waits: a function of position alone
+  kByPosition,  ///< whole runs of `residual` tokens beyond the sinks; the rest waits: a function of position alone.
+                ///< With residual=inf the whole prompt is encoded and what is generated never is
   kEncodeAll,   ///< everything beyond the sinks: what is sent and what is evaluated
 };
 
