@@ -55,12 +55,9 @@ TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTa
   TokenSplit split;
   split.num_sinks = std::min(precision.num_sinks, num_tokens);
   const uint32_t beyond = num_tokens - split.num_sinks;
-  const bool has_map = !precision.equalize || beyond >= kMinEqualizationTokens;
-  if (has_map) {
-    const bool all = tail == PromptTail::kEncodeAll;
-    const bool endless = precision.residual == Precision::kEndlessResidual;
-    split.num_encoded = all || endless ? beyond : beyond / precision.residual * precision.residual;
-  }
+  const bool whole = tail == PromptTail::kEncodeAll || precision.residual == Precision::kEndlessResidual;
+  const uint32_t encoded = whole ? beyond : beyond / precision.residual * precision.residual;
+  split.num_encoded = precision.equalize && encoded < kMinEqualizationTokens ? 0 : encoded;
   split.num_tail = beyond - split.num_encoded;
   return split;
 }

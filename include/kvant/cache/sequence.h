@@ -1,0 +1,131 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kvant/base/thread_pool.h"
+#include "kvant/cache/memory.h"
+#include "kvant/cache/page_run.h"
+#include "kvant/codec/equalization.h"
+#include "kvant/codec/layer_block.h"
+#include "kvant/codec/precision.h"
+#include "kvant/kernels/attend.h"
+#include "kvant/kernels/rows.h"
+
+namespace kvant::cache {
+
+/// Tokens of a chunk, the unit of attention work. Chunk borders depend on the sequence's layout alone.
+inline constexpr uint32_t kChunkTokens = 256;
+
+/// The slices of one chunk: at most the sinks, encoded tokens and the residual.
+struct ChunkSlices {
+  std::array<kernels::AttendSlice, 3> slices;
+  uint32_t count = 0;
+  std::span<const kernels::AttendSlice> span() const { return {slices.data(), count}; }
+};
+
+/// The KV of one layer of one sequence, in position order: sinks (fp16), encoded tokens, residual (fp16).
+/// New tokens enter the residual at fp16 (the first ones the sinks) and leave it encoded, once.
+///
+/// Threads  StoreExact of different KV heads may run at once, and so may any number of readers of what is stored;
+///          everything else is for one thread
+class LayerCache {
+ public:
+  LayerCache(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
+             MemoryAccount* account);
+
+  uint32_t num_tokens() const { return sinks_.num_tokens() + encoded_.num_tokens() + residual_.num_tokens(); }
+  codec::TokenSplit split() const {
+    return {sinks_.num_tokens(), encoded_.num_tokens(), residual_.num_tokens()};
+  }
+  uint64_t allocated_bytes() const;
+  /// Bytes that the stored tokens themselves need, metadata included, spare slots of pages not.
+  uint64_t stored_bytes() const;
+  const std::optional<codec::Equalization>& equalization() const { return equalization_; }
+
+  /// Add slots for tokens whose rows StoreExact will bring.
+  Status ExtendExact(uint32_t count);
+  /// Take back the last `count` tokens; only tokens still at fp16 can go.
+  Status ShrinkExact(uint32_t count);
+
+  /// Store fp16 rows of tokens [first, first + count) of the sequence, which must lie in sinks or residual.
+  /// Shapes  keys, values [count, head_dim], rows `stride` elements apart
+  void StoreExact(uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,
+                  size_t stride);
+
+  /// Encode what the precision's rule says is due: at the end of a prompt, or after a generated token.
+  /// Fixes the equalization map when the first token is encoded. `pool` may be null.
+  Status EncodeDue(codec::PromptTail tail, ThreadPool* pool);
+
+  /// The layout of an encoded copy of this layer, whose tokens are all still at fp16.
+  codec::LayerBlockLayout PlanBlock(codec::PromptTail tail) const;
+  /// Write that copy. Requires all tokens at fp16, layout from PlanBlock, block of its size and 2-byte aligned.
+  void WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block, ThreadPool* pool) const;
+  /// Become what a block holds.
+  /// Errors  kMismatch when shape or codec are not this cache's; kInvalidArgument when tokens are already stored;
+  ///         kNumeric when a scale, zero, mean or exact row is not finite
+  Status AdoptBlock(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
+
+  uint32_t num_chunks() const;
+  ChunkSlices Chunk(uint32_t kv_head, uint32_t chunk) const;
+
+ private:
+  kernels::AttendSegment SegmentOf(const PageRun& run, uint32_t kv_head, uint32_t first_position) const;
+  void StoreRun(PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,
+                size_t stride);
+  void LoadRun(const PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, Half* keys, Half* values) const;
+  codec::Equalization MeasureEqualization(ThreadPool* pool) const;
+  /// Residual tokens [first, first + count), equalized where there is a map, and encoded.
+  void EncodeRows(const codec::Equalization* map, codec::TokenCodec codec, uint32_t kv_head, uint32_t first,
+                  uint32_t count, codec::TokenRows keys, codec::TokenRows values) const;
+  Status MoveToEncoded(uint32_t count, ThreadPool* pool);
+  Status DropResidualFront(uint32_t count);
+  void WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map, uint32_t kv_head,
+                 std::span<std::byte> block) const;
+  void AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_head, std::span<const std::byte> block);
+
+  codec::CacheShape shape_;
+  codec::Precision precision_;
+  const kernels::RowKernels* rows_;
+  MemoryAccount* account_;
+  std::optional<codec::Equalization> equalization_;
+  PageRun sinks_;
+  PageRun encoded_;
+  PageRun residual_;
+};
+
+/// The KV cache of one sequence. Its memory is returned to the account when it ends.
+class Sequence {
+ public:
+  Sequence(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
+           MemoryAccount* account);
+
+  const codec::CacheShape& shape() const { return shape_; }
+  const codec::Precision& precision() const { return precision_; }
+  LayerCache& layer(uint32_t index) { return layers_[index]; }
+  const LayerCache& layer(uint32_t index) const { return layers_[index]; }
+
+  /// Tokens whose KV every layer holds.
+  uint32_t num_tokens() const { return layers_.back().num_tokens(); }
+  uint64_t allocated_bytes() const;
+  uint64_t stored_bytes() const;
+  codec::BitsPerElement bits() const;
+
+  /// One more token in every layer; on error none.
+  Status ExtendExact(uint32_t count);
+  Status ShrinkExact(uint32_t count);
+  /// After a step that generated tokens. With residual=inf nothing is ever due.
+  Status EncodeDue(ThreadPool* pool);
+
+ private:
+  codec::CacheShape shape_;
+  codec::Precision precision_;
+  std::vector<LayerCache> layers_;
+};
+
+}  // namespace kvant::cache

@@ -1,0 +1,88 @@
+#include "kvant/cache/page_run.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "kvant/base/check.h"
+
+namespace kvant::cache {
+namespace {
+
+constexpr size_t kPageAlignment = 64;
+
+}  // namespace
+
+PageRun::PageRun(codec::TokenPageLayout layout, uint32_t num_kv_heads, MemoryAccount* account)
+    : layout_(layout), page_bytes_(layout.record_bytes * num_kv_heads), account_(account) {}
+
+PageRun::~PageRun() { FreePages(0); }
+
+PageRun::PageRun(PageRun&& other) noexcept
+    : layout_(other.layout_),
+      page_bytes_(other.page_bytes_),
+      account_(other.account_),
+      pages_(std::exchange(other.pages_, {})),
+      num_tokens_(std::exchange(other.num_tokens_, 0)) {}
+
+PageRun& PageRun::operator=(PageRun&& other) noexcept {
+  if (this != &other) {
+    FreePages(0);
+    layout_ = other.layout_;
+    page_bytes_ = other.page_bytes_;
+    account_ = other.account_;
+    pages_ = std::exchange(other.pages_, {});
+    num_tokens_ = std::exchange(other.num_tokens_, 0);
+  }
+  return *this;
+}
+
+Status PageRun::Extend(uint32_t count) {
+  const size_t pages_before = pages_.size();
+  while (pages_.size() * layout_.capacity < size_t{num_tokens_} + count) {
+    if (Status status = AddPage(); !status.ok()) {
+      FreePages(pages_before);
+      return status;
+    }
+  }
+  num_tokens_ += count;
+  return OkStatus();
+}
+
+void PageRun::Shrink(uint32_t count) {
+  KVANT_CHECK(count <= num_tokens_, "no more tokens can go than are there");
+  num_tokens_ -= count;
+  FreePages(CeilDiv(num_tokens_, layout_.capacity));
+}
+
+Status PageRun::AddPage() {
+  KVANT_RETURN_IF_ERROR(account_->Reserve(page_bytes_));
+  void* page = std::aligned_alloc(kPageAlignment, page_bytes_);
+  if (page == nullptr) {
+    account_->Release(page_bytes_);
+    return {StatusCode::kOutOfMemory, "no memory for a KV page of " + std::to_string(page_bytes_) + " bytes"};
+  }
+  std::memset(page, 0, page_bytes_);
+  pages_.push_back(static_cast<const std::byte*>(page));
+  return OkStatus();
+}
+
+void PageRun::FreePages(size_t keep) {
+  for (size_t i = keep; i < pages_.size(); ++i) {
+    std::free(const_cast<std::byte*>(pages_[i]));  // NOLINT: allocated by AddPage, const for the readers' span
+    account_->Release(page_bytes_);
+  }
+  if (keep < pages_.size()) {
+    pages_.resize(keep);
+  }
+}
+
+std::byte* PageRun::record(uint32_t page, uint32_t kv_head) {
+  return const_cast<std::byte*>(std::as_const(*this).record(page, kv_head));  // NOLINT: this run owns the page
+}
+
+const std::byte* PageRun::record(uint32_t page, uint32_t kv_head) const {
+  return pages_[page] + record_offset(kv_head);
+}
+
+}  // namespace kvant::cache

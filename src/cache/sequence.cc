@@ -1,0 +1,70 @@
+#include "kvant/cache/sequence.h"
+
+#include <numeric>
+
+#include "kvant/base/check.h"
+
+namespace kvant::cache {
+
+Sequence::Sequence(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
+                   MemoryAccount* account)
+    : shape_(shape), precision_(precision) {
+  KVANT_CHECK(shape.num_layers > 0, "a model has layers");
+  layers_.reserve(shape.num_layers);
+  for (uint32_t i = 0; i < shape.num_layers; ++i) {
+    layers_.emplace_back(shape, precision, isa, account);
+  }
+}
+
+uint64_t Sequence::allocated_bytes() const {
+  return std::accumulate(layers_.begin(), layers_.end(), uint64_t{0},
+                         [](uint64_t sum, const LayerCache& layer) { return sum + layer.allocated_bytes(); });
+}
+
+uint64_t Sequence::stored_bytes() const {
+  return std::accumulate(layers_.begin(), layers_.end(), uint64_t{0},
+                         [](uint64_t sum, const LayerCache& layer) { return sum + layer.stored_bytes(); });
+}
+
+codec::BitsPerElement Sequence::bits() const {
+  codec::BitsPerElement mean;
+  for (const LayerCache& layer : layers_) {
+    const codec::BitsPerElement bits =
+        codec::BitsOf({shape_, precision_.codec, layer.equalization().has_value(), layer.split()});
+    mean.payload += bits.payload / shape_.num_layers;
+    mean.effective += bits.effective / shape_.num_layers;
+  }
+  return mean;
+}
+
+Status Sequence::ExtendExact(uint32_t count) {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (Status status = layers_[i].ExtendExact(count); !status.ok()) {
+      for (size_t done = 0; done < i; ++done) {
+        const Status undone = layers_[done].ShrinkExact(count);
+        KVANT_CHECK(undone.ok(), "what was just added can be taken back");
+      }
+      return status;
+    }
+  }
+  return OkStatus();
+}
+
+Status Sequence::ShrinkExact(uint32_t count) {
+  for (LayerCache& layer : layers_) {
+    KVANT_RETURN_IF_ERROR(layer.ShrinkExact(count));
+  }
+  return OkStatus();
+}
+
+Status Sequence::EncodeDue(ThreadPool* pool) {
+  if (precision_.residual == codec::Precision::kEndlessResidual) {
+    return OkStatus();
+  }
+  for (LayerCache& layer : layers_) {
+    KVANT_RETURN_IF_ERROR(layer.EncodeDue(codec::PromptTail::kByPosition, pool));
+  }
+  return OkStatus();
+}
+
+}  // namespace kvant::cache
