@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kvant/base/buffer.h"
+#include "kvant/base/status.h"
+#include "kvant/codec/precision.h"
+#include "kvant/wire/frame.h"
+#include "wire/bytes.h"
+
+namespace kvant::wire {
+
+/// A buffer for a whole frame with its header in place, checksum 0.
+Result<Buffer> AllocateFrame(const FrameHeader& header);
+
+/// Compute the checksum of a frame whose payload is complete.
+void SealFrame(std::span<std::byte> frame);
+
+/// A frame without a layer: allocate, let `write` fill the payload, seal.
+template <typename Write>
+Result<Buffer> EncodeFrame(FrameType type, uint64_t session, uint64_t payload_bytes, Write&& write) {
+  KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({type, 0, payload_bytes, session}));
+  ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
+  write(writer);
+  SealFrame(frame.bytes());
+  return frame;
+}
+
+/// Errors  kInvalidArgument "<field> <value>, must be <low> to <high>"
+Status CheckRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high);
+
+/// Errors  kOutOfRange when the payload has another size than its content needs
+Status CheckPayloadBytes(const FrameView& frame, uint64_t expected);
+
+/// Errors  kPrecisionUnsupported, naming the number
+Result<codec::TokenCodec> CodecOf(uint8_t number);
+
+/// Layers, KV heads and head dimension within what a frame may say.
+/// Errors  kInvalidArgument, kModelUnsupported
+Status CheckShape(const codec::CacheShape& shape);
+
+}  // namespace kvant::wire

@@ -1,0 +1,82 @@
+#include "kvant/wire/layer_frame.h"
+
+#include "kvant/base/checked.h"
+#include "wire/envelope.h"
+
+namespace kvant::wire {
+namespace {
+
+Status CheckSplit(const codec::TokenSplit& split) {
+  KVANT_RETURN_IF_ERROR(CheckRange("num_sinks", split.num_sinks, 0, codec::Precision::kMaxSinks));
+  KVANT_RETURN_IF_ERROR(CheckRange("num_encoded", split.num_encoded, 0, kMaxTokens));
+  KVANT_RETURN_IF_ERROR(CheckRange("num_tail", split.num_tail, 0, kMaxTokens));
+  return CheckRange("tokens", split.total(), 1, kMaxTokens);
+}
+
+// Payload bytes of a layer frame, or why there can be none.
+Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& layout) {
+  KVANT_RETURN_IF_ERROR(CheckShape(layout.shape));
+  KVANT_RETURN_IF_ERROR(CheckRange("layer", layer, 0, layout.shape.num_layers - 1));
+  KVANT_RETURN_IF_ERROR(CheckSplit(layout.split));
+  if (layout.equalized && (!codec::HasScale(layout.codec) || layout.split.num_encoded == 0)) {
+    return Status(StatusCode::kInvalidArgument, "equalized 1, must be 0 where nothing is quantized");
+  }
+  // Within the limits above a head has less than 2^36 bytes and a block less than 2^46: only the limit can be passed.
+  const auto block_bytes = CheckedMul(layout.head_bytes(), layout.shape.num_kv_heads);
+  const auto with_map = block_bytes ? CheckedAdd(*block_bytes, layout.map_bytes()) : block_bytes;
+  const auto payload = with_map ? CheckedAdd(*with_map, kLayerPrefixBytes) : with_map;
+  if (!payload || *payload > kMaxPayloadBytes) {
+    return Status(StatusCode::kCapacityExceeded, "a layer of " + std::to_string(layout.split.total()) + " tokens and " +
+                                                     std::to_string(layout.shape.num_kv_heads) +
+                                                     " KV heads would exceed a payload of " +
+                                                     std::to_string(kMaxPayloadBytes) + " bytes");
+  }
+  return *payload;
+}
+
+}  // namespace
+
+Result<LayerFrame> LayerFrame::Allocate(uint64_t session, uint32_t layer, const codec::LayerBlockLayout& layout) {
+  KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(layer, layout));
+  KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kLayer, layer, payload_bytes, session}));
+  ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
+  writer.Put(static_cast<uint8_t>(layout.codec));
+  writer.Put(static_cast<uint8_t>(layout.equalized));
+  writer.Put(static_cast<uint16_t>(layout.shape.head_dim));
+  writer.Put(layout.shape.num_kv_heads);
+  writer.Put(layout.shape.num_layers);
+  writer.Put(layout.split.num_sinks);
+  writer.Put(layout.split.num_encoded);
+  writer.Put(layout.split.num_tail);
+  return LayerFrame(std::move(frame));
+}
+
+Buffer LayerFrame::Seal() && {
+  SealFrame(buffer_.bytes());
+  return std::move(buffer_);
+}
+
+Result<LayerView> DecodeLayer(const FrameView& frame) {
+  if (frame.payload.size() < kLayerPrefixBytes) {
+    return CheckPayloadBytes(frame, kLayerPrefixBytes);
+  }
+  ByteReader reader(frame.payload);
+  LayerView view;
+  view.layer = frame.header.layer;
+  KVANT_ASSIGN_OR_RETURN(view.layout.codec, CodecOf(reader.Take<uint8_t>()));
+  const auto equalized = reader.Take<uint8_t>();
+  KVANT_RETURN_IF_ERROR(CheckRange("equalized", equalized, 0, 1));
+  view.layout.equalized = equalized == 1;
+  view.layout.shape.head_dim = reader.Take<uint16_t>();
+  view.layout.shape.num_kv_heads = reader.Take<uint32_t>();
+  view.layout.shape.num_layers = reader.Take<uint32_t>();
+  view.layout.split.num_sinks = reader.Take<uint32_t>();
+  view.layout.split.num_encoded = reader.Take<uint32_t>();
+  view.layout.split.num_tail = reader.Take<uint32_t>();
+  KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(view.layer, view.layout));
+  KVANT_RETURN_IF_ERROR(CheckPayloadBytes(frame, payload_bytes));
+  view.block = reader.rest();
+  return view;
+}
+
+}  // namespace kvant::wire

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvant/base/half.h"
+#include "kvant/codec/layer_block.h"
+
+namespace kvant::test {
+
+/// Exact rows of one layer. Shapes  keys, values [num_kv_heads, num_tokens, head_dim]
+struct LayerRows {
+  uint32_t num_kv_heads = 0;
+  uint32_t num_tokens = 0;
+  uint32_t head_dim = 0;
+  std::vector<Half> keys;
+  std::vector<Half> values;
+
+  size_t Row(uint32_t kv_head, uint32_t token) const { return (size_t{kv_head} * num_tokens + token) * head_dim; }
+};
+
+/// Rows that a seed determines on every machine: per channel an offset and a scale of its own in the keys, and among
+/// the tokens one of zeros, one constant, one of tiny and one of large values.
+LayerRows MakeRows(const codec::CacheShape& shape, uint32_t num_tokens, uint64_t seed);
+
+/// One layer block straight from the scalar references, section by section.
+void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows, std::span<std::byte> block);
+
+/// Its inverse in fp32. Shapes  keys, values [num_kv_heads, num_tokens, head_dim]
+struct DecodedLayer {
+  std::vector<float> keys;
+  std::vector<float> values;
+};
+DecodedLayer DecodeBlockRef(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
+
+}  // namespace kvant::test

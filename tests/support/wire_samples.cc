@@ -1,0 +1,163 @@
+#include "support/wire_samples.h"
+
+#include <bit>
+#include <cstdio>
+#include <utility>
+
+#include "kvant/wire/layer_frame.h"
+#include "kvant/wire/messages.h"
+#include "support/block_reference.h"
+
+namespace kvant::test {
+namespace {
+
+using codec::TokenCodec;
+
+constexpr uint64_t kSession = 0x0123456789ABCDEF;
+
+class Lines {
+ public:
+  Lines& Add(const char* field, uint64_t value) { return Add(field, std::to_string(value)); }
+  Lines& Add(const char* field, const std::string& value) {
+    text_.append(field).append(" ").append(value).append("\n");
+    return *this;
+  }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+Lines Begin(const char* type, uint32_t layer = 0) {
+  Lines lines;
+  return lines.Add("version", 1).Add("type", type).Add("session", kSession).Add("layer", layer);
+}
+
+std::string HelloFields(const wire::Hello& hello) {
+  return Begin("hello")
+      .Add("protocol", hello.protocol)
+      .Add("num_layers", hello.model.shape.num_layers)
+      .Add("num_kv_heads", hello.model.shape.num_kv_heads)
+      .Add("head_dim", hello.model.shape.head_dim)
+      .Add("model_fingerprint", hello.model.model_fingerprint)
+      .Add("tokenizer_fingerprint", hello.model.tokenizer_fingerprint)
+      .Add("rope_layout", static_cast<uint32_t>(hello.model.rope_layout))
+      .Add("rope_base_bits", std::bit_cast<uint32_t>(hello.model.rope_base))
+      .Add("rope_digest", hello.model.rope_digest)
+      .Add("num_prompt_tokens", hello.num_prompt_tokens)
+      .Add("num_context_tokens", hello.num_context_tokens)
+      .Add("codec", static_cast<uint32_t>(hello.precision.codec))
+      .Add("equalize", static_cast<uint32_t>(hello.precision.equalize))
+      .Add("sinks", hello.precision.num_sinks)
+      .Add("residual", hello.precision.residual)
+      .Take();
+}
+
+WireSample HelloSample(const std::string& name, const char* precision) {
+  wire::Hello hello;
+  hello.model = {0x1122334455667788, 0x99AABBCCDDEEFF00, {30, 3, 64}, wire::RopeLayout::kAdjacent, 100000.0F, 77};
+  hello.precision = codec::ParsePrecision(precision).value();
+  hello.num_prompt_tokens = 1000;
+  hello.num_context_tokens = 1256;
+  return {name, wire::EncodeHello(kSession, hello).value(), HelloFields(hello), {}};
+}
+
+WireSample VerdictSample(const std::string& name, const char* type, const wire::Verdict& verdict) {
+  Buffer frame = std::string(type) == "error" ? wire::EncodeError(kSession, verdict).value()
+                                              : wire::EncodeHelloReply(kSession, verdict).value();
+  const auto code = static_cast<uint64_t>(verdict.code);
+  return {name, std::move(frame), Begin(type).Add("code", code).Add("text", verdict.text).Take(), {}};
+}
+
+WireSample FinishSample() {
+  const wire::Finish finish{{1, 4093, 28, 0, 49151, 2147483647}, 198, 6, {42, 1}};
+  std::string tokens;
+  for (const int32_t token : finish.prompt_tokens) {
+    tokens.append(tokens.empty() ? "" : " ").append(std::to_string(token));
+  }
+  return {"finish",
+          wire::EncodeFinish(kSession, finish).value(),
+          Begin("finish")
+              .Add("seed", 42)
+              .Add("num_draws", 1)
+              .Add("first_token", 198)
+              .Add("first_position", 6)
+              .Add("prompt_tokens", tokens)
+              .Take(),
+          {}};
+}
+
+WireSample LayerSample(const std::string& name, uint32_t layer, const codec::LayerBlockLayout& layout) {
+  wire::LayerFrame frame = wire::LayerFrame::Allocate(kSession, layer, layout).value();
+  EncodeBlockRef(layout, MakeRows(layout.shape, layout.split.total(), layer + 1), frame.block());
+  WireSample sample{name, std::move(frame).Seal(), "", {}};
+  const auto block = std::as_const(sample.frame).bytes().subspan(wire::kBlockOffset);
+  const DecodedLayer decoded = DecodeBlockRef(layout, block);
+  sample.values = decoded.keys;
+  sample.values.insert(sample.values.end(), decoded.values.begin(), decoded.values.end());
+  sample.fields = Begin("layer", layer)
+                      .Add("codec", static_cast<uint32_t>(layout.codec))
+                      .Add("equalized", static_cast<uint32_t>(layout.equalized))
+                      .Add("head_dim", layout.shape.head_dim)
+                      .Add("num_kv_heads", layout.shape.num_kv_heads)
+                      .Add("num_layers", layout.shape.num_layers)
+                      .Add("num_sinks", layout.split.num_sinks)
+                      .Add("num_encoded", layout.split.num_encoded)
+                      .Add("num_tail", layout.split.num_tail)
+                      .Take();
+  return sample;
+}
+
+// Every codec, plain and equalized; fp16 is never equalized.
+std::vector<std::pair<TokenCodec, bool>> Variants() {
+  return {{TokenCodec::kFp16, false},     {TokenCodec::kInt8, false}, {TokenCodec::kInt8, true},
+          {TokenCodec::kInt4, false},     {TokenCodec::kInt4, true},  {TokenCodec::kInt4Affine, false},
+          {TokenCodec::kInt4Affine, true}};
+}
+
+std::string VariantName(TokenCodec codec, bool equalized) {
+  return "layer_" + std::string(codec::TokenCodecName(codec)) + (equalized ? "_eq" : "");
+}
+
+}  // namespace
+
+std::vector<WireSample> GoldenSamples() {
+  std::vector<WireSample> samples;
+  samples.push_back(HelloSample("hello_fp16", "fp16"));
+  samples.push_back(HelloSample("hello_int4", "int4"));
+  samples.push_back(HelloSample("hello_int8_plain", "int8,eq=off,sinks=0,residual=inf"));
+  samples.push_back(VerdictSample("hello_reply_accept", "hello reply", {}));
+  samples.push_back(
+      VerdictSample("hello_reply_refuse", "hello reply", {StatusCode::kMismatch, "head_dim: sender 64, receiver 80"}));
+  uint32_t layer = 0;
+  for (const auto& [codec, equalized] : Variants()) {
+    const codec::LayerBlockLayout layout{{30, 2, 36}, codec, equalized, {2, 9, 1}};
+    samples.push_back(LayerSample(VariantName(codec, equalized), layer++, layout));
+  }
+  samples.push_back(FinishSample());
+  samples.push_back({"done",
+                     wire::EncodeDone(kSession, {123456789012, 30}).value(),
+                     Begin("done").Add("received_bytes", 123456789012).Add("num_layers", 30).Take(),
+                     {}});
+  samples.push_back(VerdictSample("error", "error", {StatusCode::kNumeric, "layer 3: a key at position 17 is NaN"}));
+  samples.push_back({"cancel", wire::EncodeCancel(kSession).value(), Begin("cancel").Take(), {}});
+  return samples;
+}
+
+std::vector<WireSample> ManyLayerSamples() {
+  const codec::TokenSplit splits[] = {{4, 133, 0}, {0, 128, 9}, {4, 129, 3}, {1, 1, 1}, {0, 3, 0}};
+  const uint32_t head_dims[] = {32, 36, 40, 44, 80, 96, 100, 252, 256};
+  std::vector<WireSample> samples;
+  uint32_t layer = 0;
+  for (const uint32_t head_dim : head_dims) {
+    for (const auto& [codec, equalized] : Variants()) {
+      const codec::TokenSplit split = splits[layer % std::size(splits)];
+      const codec::CacheShape shape{1024, 1 + layer % 3, head_dim};
+      const std::string name = VariantName(codec, equalized) + "_d" + std::to_string(head_dim);
+      samples.push_back(LayerSample(name, layer++, {shape, codec, equalized, split}));
+    }
+  }
+  return samples;
+}
+
+}  // namespace kvant::test
