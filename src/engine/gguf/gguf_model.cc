@@ -1,0 +1,169 @@
+#include "engine/gguf/gguf_model.h"
+
+#include "engine/gguf/concat.h"
+#include "engine/gguf/gguf_metadata.h"
+
+namespace kvant::engine {
+namespace {
+
+constexpr uint32_t kMaxLayers = 512;  // libllama asserts beyond
+constexpr uint32_t kMaxWidth = 1 << 20;
+constexpr uint32_t kMaxHeads = 1 << 12;
+constexpr uint32_t kMaxHeadDim = 1024;
+constexpr uint32_t kMaxContext = 1 << 27;
+constexpr float kMaxRopeBase = 1e12F;
+constexpr float kMaxRopeFactor = 1e6F;
+constexpr float kMaxEpsilon = 1.0F;
+
+std::string Key(const ArchitectureRule& rule, std::string_view suffix) {
+  return std::string(rule.name).append(".").append(suffix);
+}
+
+// A scalar of the neutral key's type as a float.
+Result<std::optional<float>> NeutralValue(const GgufHeader& header, std::string_view key, GgufType type) {
+  if (type == GgufType::kF32) {
+    return GetF32(header, key);
+  }
+  if (type == GgufType::kBool) {
+    KVANT_ASSIGN_OR_RETURN(const std::optional<bool> bit, GetBool(header, key));
+    return bit ? std::optional(*bit ? 1.0F : 0.0F) : std::nullopt;
+  }
+  KVANT_ASSIGN_OR_RETURN(const std::optional<uint32_t> count, GetU32(header, key));
+  return count ? std::optional(static_cast<float>(*count)) : std::nullopt;
+}
+
+Status CheckNeutralKeys(const GgufHeader& header, const ArchitectureRule& rule) {
+  for (const NeutralKey& neutral : rule.neutral) {
+    const std::string key = Key(rule, neutral.suffix);
+    KVANT_ASSIGN_OR_RETURN(const std::optional<float> value, NeutralValue(header, key, neutral.type));
+    if (value && *value != neutral.value) {
+      return UnsupportedValue(*FindValue(header, key),
+                              Concat(*value, " is not supported, only ", neutral.value, " or no such key"));
+    }
+  }
+  for (const std::string_view suffix : rule.forbidden) {
+    if (const GgufValue* value = FindValue(header, Key(rule, suffix)); value != nullptr) {
+      return UnsupportedValue(*value, "not supported for this architecture");
+    }
+  }
+  return OkStatus();
+}
+
+// key_length, value_length and rope.dimension_count; the embedding's share of a head where they are absent.
+Status ReadHeadDim(const GgufHeader& header, const ArchitectureRule& rule, ModelParams& params) {
+  const std::string key_length = Key(rule, "attention.key_length");
+  const uint32_t share = params.embedding / params.num_q_heads;
+  if (FindValue(header, key_length) == nullptr && share * params.num_q_heads != params.embedding) {
+    return CorruptValue(*FindValue(header, Key(rule, "attention.head_count")),
+                        Concat(params.num_q_heads, " heads do not divide the embedding length ", params.embedding));
+  }
+  KVANT_ASSIGN_OR_RETURN(params.head_dim, GetCount(header, key_length, {1, kMaxHeadDim, share}));
+  if (params.head_dim > kMaxHeadDim || params.head_dim % 2 != 0) {
+    return {StatusCode::kModelUnsupported,
+            Concat("head size ", params.head_dim, ": only even sizes up to ", kMaxHeadDim)};
+  }
+  for (const std::string_view suffix : {"attention.value_length", "rope.dimension_count"}) {
+    const std::string key = Key(rule, suffix);
+    // Where value_length is absent libllama takes the embedding's share, not key_length.
+    const uint32_t missing = suffix == "attention.value_length" ? share : params.head_dim;
+    KVANT_ASSIGN_OR_RETURN(const uint32_t dim, GetCount(header, key, {1, kMaxHeadDim, missing}));
+    if (dim != params.head_dim) {
+      return {StatusCode::kModelUnsupported,
+              Concat(key, ": ", dim, ", but the head size is ", params.head_dim, "; only equal ones are supported")};
+    }
+  }
+  params.rope.dims = params.head_dim;
+  return OkStatus();
+}
+
+Status ReadShape(const GgufHeader& header, const ArchitectureRule& rule, ModelParams& params) {
+  const auto count = [&](std::string_view suffix, const CountRule& bounds) {
+    return GetCount(header, Key(rule, suffix), bounds);
+  };
+  KVANT_ASSIGN_OR_RETURN(params.num_layers, count("block_count", {1, kMaxLayers, {}}));
+  KVANT_ASSIGN_OR_RETURN(params.context_length, count("context_length", {1, kMaxContext, {}}));
+  KVANT_ASSIGN_OR_RETURN(params.embedding, count("embedding_length", {1, kMaxWidth, {}}));
+  KVANT_ASSIGN_OR_RETURN(params.feed_forward, count("feed_forward_length", {1, kMaxWidth, {}}));
+  KVANT_ASSIGN_OR_RETURN(params.num_q_heads, count("attention.head_count", {1, kMaxHeads, {}}));
+  KVANT_ASSIGN_OR_RETURN(params.num_kv_heads, count("attention.head_count_kv", {1, kMaxHeads, params.num_q_heads}));
+  if (params.num_q_heads % params.num_kv_heads != 0) {
+    return CorruptValue(*FindValue(header, Key(rule, "attention.head_count_kv")),
+                        Concat(params.num_kv_heads, " KV heads do not divide ", params.num_q_heads, " query heads"));
+  }
+  return ReadHeadDim(header, rule, params);
+}
+
+Result<RopeScaling> ReadScaling(const GgufHeader& header, const ArchitectureRule& rule) {
+  const std::string key = Key(rule, "rope.scaling.type");
+  KVANT_ASSIGN_OR_RETURN(const std::optional<std::string_view> name, GetText(header, key));
+  if (!name || *name == "linear") {
+    return RopeScaling::kLinear;  // libllama's default, with a factor of 1 no scaling
+  }
+  if (*name == "none") {
+    return RopeScaling::kNone;
+  }
+  if (*name == "yarn") {
+    return RopeScaling::kYarn;
+  }
+  return UnsupportedValue(*FindValue(header, key), Concat("'", *name, "' is not supported; none, linear and yarn are"));
+}
+
+Status ReadRope(const GgufHeader& header, const ArchitectureRule& rule, ModelParams& params) {
+  RopeParams& rope = params.rope;
+  const auto positive = [&](std::string_view suffix, float max, float missing) {
+    return GetPositive(header, Key(rule, suffix), max, missing);
+  };
+  rope.layout = rule.layout;
+  KVANT_ASSIGN_OR_RETURN(rope.base, positive("rope.freq_base", kMaxRopeBase, 10000.0F));
+  KVANT_ASSIGN_OR_RETURN(rope.scaling, ReadScaling(header, rule));
+  KVANT_ASSIGN_OR_RETURN(const float old_factor, positive("rope.scale_linear", kMaxRopeFactor, 1.0F));
+  KVANT_ASSIGN_OR_RETURN(rope.factor, positive("rope.scaling.factor", kMaxRopeFactor, old_factor));
+  KVANT_ASSIGN_OR_RETURN(rope.attn_factor, positive("rope.scaling.attn_factor", kMaxRopeFactor, 1.0F));
+  KVANT_ASSIGN_OR_RETURN(rope.original_context, GetCount(header, Key(rule, "rope.scaling.original_context_length"),
+                                                         {1, kMaxContext, params.context_length}));
+  KVANT_RETURN_IF_ERROR(GetBool(header, Key(rule, "rope.scaling.finetuned")).status());
+  if (rope.scaling == RopeScaling::kLinear && rope.factor == 1.0F) {
+    rope.scaling = RopeScaling::kNone;
+  }
+  if (rope.scaling == RopeScaling::kNone) {
+    rope.factor = 1.0F;
+  }
+  rope.has_freq_factors = header.tensor_index.contains("rope_freqs.weight");
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<const ArchitectureRule*> ReadArchitecture(const GgufHeader& header) {
+  constexpr std::string_view kKey = "general.architecture";
+  KVANT_ASSIGN_OR_RETURN(const std::optional<std::string_view> name, GetText(header, kKey));
+  if (!name) {
+    return MissingValue(kKey);
+  }
+  const ArchitectureRule* rule = FindArchitecture(*name);
+  if (rule == nullptr) {
+    return UnsupportedValue(*FindValue(header, kKey),
+                            Concat("'", *name, "' is not supported; ", ArchitectureNames(), " is"));
+  }
+  return rule;
+}
+
+Result<ModelParams> ReadModelParams(const GgufHeader& header, const ArchitectureRule& rule, uint32_t vocab_size) {
+  ModelParams params;
+  params.vocab_size = vocab_size;
+  const std::string vocab_key = Key(rule, "vocab_size");
+  KVANT_ASSIGN_OR_RETURN(const std::optional<uint32_t> stated, GetU32(header, vocab_key));
+  if (stated && *stated != vocab_size) {
+    return CorruptValue(*FindValue(header, vocab_key),
+                        Concat(*stated, ", but the tokenizer has ", vocab_size, " tokens"));
+  }
+  KVANT_RETURN_IF_ERROR(CheckNeutralKeys(header, rule));
+  KVANT_RETURN_IF_ERROR(ReadShape(header, rule, params));
+  KVANT_ASSIGN_OR_RETURN(params.rms_epsilon,
+                         GetPositive(header, Key(rule, "attention.layer_norm_rms_epsilon"), kMaxEpsilon, {}));
+  KVANT_RETURN_IF_ERROR(ReadRope(header, rule, params));
+  params.tied_embeddings = !header.tensor_index.contains("output.weight");
+  return params;
+}
+
+}  // namespace kvant::engine
