@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvant/codec/token_codec.h"
+#include "kvant/kernels/cpu.h"
+
+// What the attention driver (attend.cc) and the kernels of one instruction set share. Plain data only: this header is
+// compiled with each set's flags.
+namespace kvant::kernels {
+
+inline constexpr uint32_t kRowBlock = 8;         ///< query rows that go through the cache together
+inline constexpr uint32_t kStretchTokens = 128;  ///< tokens between two updates of the running softmax
+
+/// At most kStretchTokens tokens of one KV head's record, from a tile's first token on.
+struct Stretch {
+  uint32_t head_dim;
+  uint32_t value_channels;
+  size_t key_tile_bytes;
+  const std::byte* keys;
+  const std::byte* values;
+  const Half* key_scales;  ///< these four belong to the first token onward; unused where the codec has none
+  const Half* key_zeros;
+  const Half* value_scales;
+  const Half* value_zeros;
+  ptrdiff_t ahead;  ///< from these keys and values to those that come next, for prefetching; 0: do not
+};
+
+/// Up to kRowBlock query rows with their running softmax.
+///
+/// Shapes  q  [head_dim][kRowBlock] fp32, times the logit scale                               (kFp16)
+///         x  [head_dim rounded up to 8, divided by 2][kRowBlock] pairs of int16: q cut to 16 bits, two a channel
+///            group of 4: channels (0, 2), then (1, 3)                                        (other codecs)
+///         out [num_rows][value_channels] fp32
+struct RowBlock {
+  uint32_t num_rows;
+  uint32_t visible[kRowBlock];   ///< tokens of the stretch each row may see: a prefix
+  float max[kRowBlock];          ///< running maximum of the logits
+  float sum[kRowBlock];          ///< Σ exp(logit - max)
+  float mean_logit[kRowBlock];   ///< q·mean of the equalized keys, or 0
+  float x_scale[kRowBlock];      ///< q ≈ x_scale · x
+  int32_t x_sum[kRowBlock];      ///< Σ x
+  float* q;
+  int32_t* x;
+  float* out;
+};
+
+/// Query rows as the caller has them.
+struct RowSource {
+  const float* rows[kRowBlock];  ///< [head_dim] each
+  uint32_t num_rows;
+  uint32_t head_dim;
+  float scale;
+  const Half* key_mean;   ///< null: keys are not equalized
+  const Half* key_scale;
+};
+
+/// Memory of one thread's kernels between two steps of a stretch.
+struct StretchMemory {
+  alignas(64) float p[kRowBlock][kStretchTokens];          ///< logits, then probabilities
+  alignas(64) int32_t px[kRowBlock][kStretchTokens / 2];   ///< probability · value scale, cut to 16 bits, paired like x
+  float p_scale[kRowBlock];
+  float p_zero[kRowBlock];       ///< Σ p · value zero
+  int32_t px_sum[kRowBlock];
+};
+
+struct AttendKernels {
+  /// Fill q (kFp16) or x, x_scale, x_sum, and mean_logit.
+  void (*prepare_rows)(codec::TokenCodec codec, const RowSource& source, RowBlock& rows);
+  /// One stretch for one block of rows; `reach` is the largest of rows.visible, at least 1.
+  void (*attend[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows,
+                                         StretchMemory& memory);
+};
+
+extern const AttendKernels kAttendScalar;
+extern const AttendKernels kAttendAvx2;
+extern const AttendKernels kAttendAvx512Vnni;
+
+}  // namespace kvant::kernels

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+// lanes_portable.h for AVX2 with FMA and F16C: half a tile of tokens a register.
+namespace kvant::kernels {
+namespace {
+
+struct LanesAvx2 {
+  static constexpr uint32_t kLanes = 8;
+  static constexpr uint32_t kMaxRows = 4;
+  using F = __m256;
+  using I = __m256i;
+
+  static F Set(float x) { return _mm256_set1_ps(x); }
+  static F Load(const float* src) { return _mm256_loadu_ps(src); }
+  static F LoadHalf(const void* src) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(src))); }
+  static void Store(float* dst, F a) { _mm256_storeu_ps(dst, a); }
+  static F Add(F a, F b) { return _mm256_add_ps(a, b); }
+  static F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F Max(F a, F b) { return _mm256_max_ps(a, b); }
+  static F Abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), a); }
+  static float Sum(F a) {
+    const __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+  }
+  static float Largest(F a) {
+    const __m128 half = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 pair = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+  }
+  static F ZeroBelow(F a, F x, float limit) {
+    return _mm256_and_ps(a, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ));
+  }
+  static F ScaleByPowerOf2(F a, I n) {
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(n, 23)));
+  }
+
+  static I Round(F a) { return _mm256_cvtps_epi32(a); }
+  static F ToFloats(I a) { return _mm256_cvtepi32_ps(a); }
+  static I SetInt(int32_t x) { return _mm256_set1_epi32(x); }
+  static I LoadInt(const void* src) { return _mm256_loadu_si256(static_cast<const __m256i*>(src)); }
+  static I AddInt(I a, I b) { return _mm256_add_epi32(a, b); }
+  static int32_t SumInt(I a) {
+    const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    const __m128i pair = _mm_add_epi32(half, _mm_shuffle_epi32(half, _MM_SHUFFLE(1, 0, 3, 2)));
+    return _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, _MM_SHUFFLE(2, 3, 0, 1))));
+  }
+  static I And(I a, I b) { return _mm256_and_si256(a, b); }
+  template <int kCount>
+  static I ShiftRight16(I a) {
+    return _mm256_srli_epi16(a, kCount);
+  }
+  static I DotPairs(I acc, I a, I b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
+  static void StorePaired(void* dst, I a) {
+    const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    const __m128i low = _mm_shufflelo_epi16(packed, _MM_SHUFFLE(3, 1, 2, 0));
+    _mm_storeu_si128(static_cast<__m128i*>(dst), _mm_shufflehi_epi16(low, _MM_SHUFFLE(3, 1, 2, 0)));
+  }
+  static void Prefetch(const void* address) { _mm_prefetch(address, _MM_HINT_T0); }
+};
+
+}  // namespace
+}  // namespace kvant::kernels
