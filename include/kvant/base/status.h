@@ -90,11 +90,13 @@ class [[nodiscard]] Result {
 #define KVANT_CONCAT(a, b) KVANT_CONCAT_(a, b)
 
 /// Leave the function with the error, if `expression` (a Status) is one.
-#define KVANT_RETURN_IF_ERROR(expression)                      \
-  do {                                                         \
-    if (::kvant::Status kvant_status_ = (expression); !kvant_status_.ok()) { \
-      return kvant_status_;                                    \
-    }                                                          \
+#define KVANT_RETURN_IF_ERROR(expression) \
+  KVANT_RETURN_IF_ERROR_IMPL_(KVANT_CONCAT(kvant_status_, __LINE__), expression)
+#define KVANT_RETURN_IF_ERROR_IMPL_(status, expression)                 \
+  do {                                                                  \
+    if (::kvant::Status status = (expression); !status.ok()) {          \
+      return status;                                                    \
+    }                                                                   \
   } while (false)
 
 /// `KVANT_ASSIGN_OR_RETURN(auto x, F());` binds the value, or leaves the function with the error.

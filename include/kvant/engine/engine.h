@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvant/base/status.h"
+#include "kvant/cache/sequence.h"
+#include "kvant/engine/backend.h"
+#include "kvant/engine/model.h"
+
+namespace kvant::engine {
+
+/// What happens to a layer's keys and values when the whole prompt has passed through that layer.
+class LayerConsumer {
+ public:
+  virtual ~LayerConsumer() = default;
+  /// `cache` holds the prompt's tokens of layer `layer` at fp16 (and whatever was stored before the prompt).
+  virtual Status LayerDone(uint32_t layer, cache::LayerCache& cache) = 0;
+};
+
+/// Encode in place what is due.
+class EncodeInPlace : public LayerConsumer {
+ public:
+  EncodeInPlace(codec::PromptTail tail, ThreadPool* pool) : tail_(tail), pool_(pool) {}
+  Status LayerDone(uint32_t layer, cache::LayerCache& cache) override;
+
+ private:
+  codec::PromptTail tail_;
+  ThreadPool* pool_;
+};
+
+/// What attention of a prompt reads.
+enum class PromptAttention : uint8_t {
+  kExact,      ///< fp16 keys and values of the prompt, encoded only afterwards (both papers)
+  kQuantized,  ///< the consumer's result: every query, the diagonal included, meets encoded keys (evaluation)
+};
+
+struct PrefillOptions {
+  uint32_t chunk_tokens = 512;
+  PromptAttention attention = PromptAttention::kExact;
+  /// Called after each layer with the number of layers done.
+  std::function<void(uint32_t layers_done)> progress;
+  /// Called with the logits of consecutive prompt tokens, [rows, vocab_size], first row's prompt index first.
+  /// Where absent, only the last token's logits are computed.
+  std::function<void(uint32_t first, uint32_t rows, std::span<const float> logits)> all_logits;
+  /// Asked between steps; true ends the prefill with kCancelled.
+  std::function<bool()> cancelled;
+};
+
+struct DecodeItem {
+  cache::Sequence* sequence = nullptr;
+  int32_t token = 0;
+};
+
+/// Runs a model over compressed caches.
+///
+/// Threads  one caller at a time; sequences are the caller's
+class Engine {
+ public:
+  Engine(const Model* model, Backend* backend);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const Model& model() const { return *model_; }
+  Backend& backend() { return *backend_; }
+
+  cache::Sequence NewSequence(const codec::Precision& precision, cache::MemoryAccount* account) const;
+
+  /// Run a prompt layer by layer: all chunks of a layer, then consumer.LayerDone, then the next layer. So the peak is
+  /// what the consumer keeps, one layer at fp16, and the prompt's hidden states.
+  ///
+  /// Requires tokens not empty. The sequence may hold tokens already: the prompt goes on after them
+  /// Shapes   last_logits [vocab_size], of the last token
+  /// Errors   kInvalidArgument: a token outside the vocabulary; kNumeric with layer and position; kCapacityExceeded;
+  ///          kCancelled; what the consumer returns. After an error the sequence is to be dropped
+  Status Prefill(cache::Sequence& sequence, std::span<const int32_t> tokens, LayerConsumer& consumer,
+                 const PrefillOptions& options, std::vector<float>* last_logits);
+
+  /// One token more of each sequence. Nothing is encoded here: call sequence.EncodeDue afterwards.
+  ///
+  /// Shapes   logits [items.size(), vocab_size]
+  /// Errors   as Prefill; the sequences are then as before where the error came before computing, else to be dropped
+  Status Decode(std::span<const DecodeItem> items, std::vector<float>* logits);
+
+ private:
+  struct Prompt;
+  struct DecodeGraph;
+
+  Status CheckTokens(std::span<const int32_t> tokens) const;
+  Status EmbedPrompt(Prompt& prompt);
+  Status RunLayer(Prompt& prompt, uint32_t layer);
+  Status RunExactChunk(Prompt& prompt, uint32_t layer, uint32_t first, uint32_t rows);
+  Status RunInputsChunk(Prompt& prompt, uint32_t layer, uint32_t first, uint32_t rows);
+  Status RunAttendChunk(Prompt& prompt, uint32_t layer, uint32_t first, uint32_t rows);
+  Status RunLogits(Prompt& prompt, std::vector<float>* last_logits);
+  Status BuildDecodeGraph(uint32_t rows);
+
+  const Model* model_;
+  Backend* backend_;
+  std::unique_ptr<DecodeGraph> decode_;
+};
+
+}  // namespace kvant::engine

@@ -1,0 +1,230 @@
+#include "engine/attention_op.h"
+
+#include <ggml.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "kvant/base/check.h"
+
+namespace kvant::engine {
+namespace {
+
+constexpr uint32_t kBlockQueries = 16;  // of one unit when a sequence has several queries
+constexpr uint32_t kStoreRows = 64;     // rounded to fp16 at once
+
+// A partial of `rows` rows in memory laid out as out, max, sum.
+size_t PartialFloats(uint32_t rows, uint32_t head_dim) { return size_t{rows} * (head_dim + 2); }
+
+kernels::AttendPartial PartialAt(float* memory, uint32_t rows, uint32_t head_dim) {
+  float* max = memory + size_t{rows} * head_dim;
+  return {memory, max, max + rows};
+}
+
+const float* RowOf(const ggml_tensor* tensor, uint32_t head, uint32_t row) {
+  const auto* bytes = static_cast<const char*>(tensor->data);
+  return reinterpret_cast<const float*>(bytes + head * tensor->nb[1] + row * tensor->nb[2]);
+}
+
+Status NotFinite(const char* which, uint32_t layer, uint32_t position) {
+  return {StatusCode::kNumeric, std::string("NaN, infinity or a value beyond fp16 in ") + which + " at layer " +
+                                    std::to_string(layer) + ", position " + std::to_string(position)};
+}
+
+}  // namespace
+
+AttentionOp::AttentionOp(Backend* backend, const ModelParams& params)
+    : backend_(backend),
+      params_(params),
+      q_heads_per_kv_head_(params.num_q_heads / params.num_kv_heads),
+      threads_(static_cast<size_t>(backend->num_threads())) {
+  for (uint32_t layer = 0; layer < params.num_layers; ++layer) {
+    layer_ops_.push_back({this, layer});
+  }
+}
+
+void AttentionOp::SetBatch(std::vector<BatchItem> items, uint32_t layer) {
+  items_ = std::move(items);
+  positions_.clear();
+  for (const BatchItem& item : items_) {
+    positions_.resize(std::max<size_t>(positions_.size(), item.first_row + item.num_rows));
+    for (uint32_t i = 0; i < item.num_rows; ++i) {
+      positions_[item.first_row + i] = static_cast<int32_t>(item.first_token + i);
+    }
+  }
+  const auto num_groups = static_cast<uint32_t>(items_.size()) * params_.num_kv_heads;
+  if (num_groups > max_groups_) {
+    groups_ = std::make_unique<Group[]>(num_groups);
+    max_groups_ = num_groups;
+  }
+  units_.clear();
+  for (uint32_t index = 0; index < items_.size(); ++index) {
+    PlanItem(index, layer);
+  }
+  chunk_partials_.resize(std::max(chunk_partials_.size(),
+                                  units_.size() * PartialFloats(q_heads_per_kv_head_, params_.head_dim)));
+  next_unit_ = 0;
+}
+
+void AttentionOp::PlanItem(uint32_t index, uint32_t layer) {
+  const BatchItem& item = items_[index];
+  const uint32_t num_chunks = item.sequence->layer(layer).num_chunks();
+  for (uint32_t kv_head = 0; kv_head < params_.num_kv_heads; ++kv_head) {
+    const uint32_t group_index = index * params_.num_kv_heads + kv_head;
+    if (item.num_rows > 1) {
+      for (uint32_t row = 0; row < item.num_rows; row += kBlockQueries) {
+        units_.push_back({index, kv_head, row, std::min(kBlockQueries, item.num_rows - row), 0});
+      }
+      continue;
+    }
+    Group& group = groups_[group_index];
+    group.first_unit = static_cast<uint32_t>(units_.size());
+    group.num_units = num_chunks;
+    group.pending = num_chunks;
+    for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
+      units_.push_back({index, kv_head, chunk, 0, group_index});
+    }
+  }
+}
+
+ggml_tensor* AttentionOp::BuildStore(ggml_context* ctx, uint32_t layer, ggml_tensor* k, ggml_tensor* v) {
+  ggml_tensor* args[] = {k, v};
+  return ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, args, 2, StoreNode, GGML_N_TASKS_MAX, &layer_ops_[layer]);
+}
+
+ggml_tensor* AttentionOp::BuildAttend(ggml_context* ctx, uint32_t layer, ggml_tensor* q, ggml_tensor* after) {
+  ggml_tensor* args[] = {q, after};
+  return ggml_custom_4d(ctx, GGML_TYPE_F32, q->ne[0] * q->ne[1], q->ne[2], 1, 1, args, after == nullptr ? 1 : 2,
+                        AttendNode, GGML_N_TASKS_MAX, &layer_ops_[layer]);
+}
+
+void AttentionOp::StoreNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op) {
+  const auto [op, layer] = *static_cast<LayerOp*>(layer_op);
+  if (thread == 0) {
+    op->next_unit_ = 0;  // the barrier between the nodes publishes it
+  }
+  const auto num_heads = static_cast<uint32_t>(op->items_.size()) * op->params_.num_kv_heads;
+  for (auto index = static_cast<uint32_t>(thread); index < num_heads; index += static_cast<uint32_t>(num_threads)) {
+    const BatchItem& item = op->items_[index / op->params_.num_kv_heads];
+    Status status = op->StoreHead(item, layer, index % op->params_.num_kv_heads, dst->src[0], dst->src[1]);
+    if (!status.ok()) {
+      op->backend_->Fail(std::move(status));
+    }
+  }
+}
+
+Status AttentionOp::StoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k,
+                              const ggml_tensor* v) const {
+  const uint32_t head_dim = params_.head_dim;
+  const kernels::RowKernels& rows = kernels::RowKernelsOf(backend_->isa());
+  std::array<Half, kStoreRows * codec::kMaxHeadDim> keys;
+  std::array<Half, kStoreRows * codec::kMaxHeadDim> values;
+  for (uint32_t done = 0; done < item.num_rows; done += kStoreRows) {
+    const uint32_t count = std::min(kStoreRows, item.num_rows - done);
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t row = item.first_row + done + i;
+      if (!rows.to_half(RowOf(k, kv_head, row), keys.data() + i * head_dim, head_dim)) {
+        return NotFinite("K", layer, item.first_token + done + i);
+      }
+      if (!rows.to_half(RowOf(v, kv_head, row), values.data() + i * head_dim, head_dim)) {
+        return NotFinite("V", layer, item.first_token + done + i);
+      }
+    }
+    item.sequence->layer(layer).StoreExact(kv_head, item.first_token + done, count, keys.data(), values.data(),
+                                           head_dim);
+  }
+  return OkStatus();
+}
+
+void AttentionOp::AttendNode(ggml_tensor* dst, int thread, int, void* layer_op) {
+  const auto [op, layer] = *static_cast<LayerOp*>(layer_op);
+  ThreadState& state = op->threads_[static_cast<size_t>(thread)];
+  const auto num_units = static_cast<uint32_t>(op->units_.size());
+  for (uint32_t index = op->next_unit_.fetch_add(1); index < num_units; index = op->next_unit_.fetch_add(1)) {
+    if (op->units_[index].count > 0) {
+      op->AttendBlockUnit(layer, op->units_[index], dst, state);
+    } else {
+      op->AttendChunkUnit(layer, index, dst, state);
+    }
+  }
+}
+
+kernels::AttendQueries AttentionOp::QueriesOf(const ggml_tensor* q, const BatchItem& item, uint32_t kv_head,
+                                              uint32_t first_row, uint32_t num_rows) const {
+  kernels::AttendQueries queries;
+  queries.data = RowOf(q, kv_head * q_heads_per_kv_head_, item.first_row + first_row);
+  queries.query_stride = q->nb[2] / sizeof(float);
+  queries.head_stride = q->nb[1] / sizeof(float);
+  queries.num_queries = num_rows;
+  queries.q_heads_per_kv_head = q_heads_per_kv_head_;
+  queries.head_dim = params_.head_dim;
+  queries.scale = 1.0F / std::sqrt(static_cast<float>(params_.head_dim));
+  queries.positions = std::span(positions_).subspan(item.first_row + first_row, num_rows);
+  return queries;
+}
+
+void AttentionOp::AttendChunkUnit(uint32_t layer, uint32_t index, ggml_tensor* dst, ThreadState& state) {
+  const Unit& unit = units_[index];
+  const BatchItem& item = items_[unit.item];
+  const size_t partial_floats = PartialFloats(q_heads_per_kv_head_, params_.head_dim);
+  const auto partial = [&](uint32_t of) {
+    return PartialAt(chunk_partials_.data() + of * partial_floats, q_heads_per_kv_head_, params_.head_dim);
+  };
+  kernels::AttendChunk(backend_->isa(), QueriesOf(dst->src[0], item, unit.kv_head, 0, 1),
+                       item.sequence->layer(layer).Chunk(unit.kv_head, unit.first).span(), partial(index),
+                       state.scratch);
+  Group& group = groups_[unit.group];
+  if (group.pending.fetch_sub(1, std::memory_order_acq_rel) > 1) {
+    return;
+  }
+  group.pending.store(group.num_units, std::memory_order_relaxed);
+  state.views.clear();
+  for (uint32_t i = 0; i < group.num_units; ++i) {
+    state.views.push_back(partial(group.first_unit + i));
+  }
+  Merge(item, unit.kv_head, 0, 1, dst, state);
+}
+
+void AttentionOp::AttendBlockUnit(uint32_t layer, const Unit& unit, ggml_tensor* dst, ThreadState& state) {
+  const BatchItem& item = items_[unit.item];
+  const cache::LayerCache& cache = item.sequence->layer(layer);
+  const kernels::AttendQueries queries = QueriesOf(dst->src[0], item, unit.kv_head, unit.first, unit.count);
+  const size_t partial_floats = PartialFloats(queries.num_rows(), params_.head_dim);
+  const uint32_t num_chunks = cache.num_chunks();
+  state.partials.resize(std::max(state.partials.size(), partial_floats * num_chunks));
+  state.views.clear();
+  for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
+    const cache::ChunkSlices slices = cache.Chunk(unit.kv_head, chunk);
+    const kernels::AttendSlice& first = slices.slices[0];
+    if (first.segment.first_position + static_cast<int32_t>(first.first_token) > queries.positions.back()) {
+      break;  // the rest lies after every query of the block
+    }
+    state.views.push_back(
+        PartialAt(state.partials.data() + partial_floats * chunk, queries.num_rows(), params_.head_dim));
+    kernels::AttendChunk(backend_->isa(), queries, slices.span(), state.views.back(), state.scratch);
+  }
+  Merge(item, unit.kv_head, unit.first, unit.count, dst, state);
+}
+
+void AttentionOp::Merge(const BatchItem& item, uint32_t kv_head, uint32_t first_row, uint32_t num_rows,
+                        ggml_tensor* dst, ThreadState& state) const {
+  const uint32_t head_dim = params_.head_dim;
+  for (uint32_t row = 0; row < num_rows * q_heads_per_kv_head_; ++row) {
+    state.outs.clear();
+    state.maxes.clear();
+    state.sums.clear();
+    for (const kernels::AttendPartial& partial : state.views) {
+      state.outs.push_back(partial.out + size_t{row} * head_dim);
+      state.maxes.push_back(partial.max[row]);
+      state.sums.push_back(partial.sum[row]);
+    }
+    const uint32_t head = kv_head * q_heads_per_kv_head_ + row % q_heads_per_kv_head_;
+    const uint32_t batch_row = item.first_row + first_row + row / q_heads_per_kv_head_;
+    auto* out = reinterpret_cast<float*>(static_cast<char*>(dst->data) + batch_row * dst->nb[1]) + head * head_dim;
+    kernels::MergePartials(state.outs, state.maxes, state.sums, std::span(out, head_dim));
+  }
+}
+
+}  // namespace kvant::engine

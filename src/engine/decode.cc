@@ -1,0 +1,87 @@
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include "engine/attention_op.h"
+#include "engine/graph.h"
+#include "kvant/base/check.h"
+#include "kvant/engine/engine.h"
+
+namespace kvant::engine {
+
+// The graph of one step for a number of sequences; kept while that number stays the same.
+struct Engine::DecodeGraph {
+  DecodeGraph(const Model& model, Backend* backend)
+      : graph(backend), builder(model), attention(backend, model.params()) {}
+
+  Graph graph;
+  GraphBuilder builder;
+  AttentionOp attention;
+  uint32_t rows = 0;
+  ggml_tensor* tokens = nullptr;
+  ggml_tensor* positions = nullptr;
+  ggml_tensor* logits = nullptr;
+};
+
+Engine::Engine(const Model* model, Backend* backend)
+    : model_(model), backend_(backend), decode_(std::make_unique<DecodeGraph>(*model, backend)) {}
+
+Engine::~Engine() = default;
+
+cache::Sequence Engine::NewSequence(const codec::Precision& precision, cache::MemoryAccount* account) const {
+  return {model_->cache_shape(), precision, backend_->isa(), account};
+}
+
+Status Engine::BuildDecodeGraph(uint32_t rows) {
+  DecodeGraph& step = *decode_;
+  step.rows = 0;
+  ggml_context* ctx = step.graph.Begin();
+  step.tokens = step.graph.NewInput(GGML_TYPE_I32, rows);
+  step.positions = step.graph.NewInput(GGML_TYPE_I32, rows);
+  ggml_tensor* hidden = step.builder.Embed(ctx, step.tokens);
+  for (uint32_t layer = 0; layer < model_->params().num_layers; ++layer) {
+    const Qkv qkv = step.builder.AttentionInputs(ctx, layer, hidden, step.positions);
+    ggml_tensor* stored = step.attention.BuildStore(ctx, layer, qkv.k, qkv.v);
+    ggml_tensor* attended = step.attention.BuildAttend(ctx, layer, qkv.q, stored);
+    hidden = step.builder.AfterAttention(ctx, layer, attended, hidden);
+  }
+  step.logits = step.builder.Logits(ctx, hidden);
+  step.graph.AddResult(step.logits);
+  KVANT_RETURN_IF_ERROR(step.graph.Finish());
+  step.rows = rows;
+  return OkStatus();
+}
+
+Status Engine::Decode(std::span<const DecodeItem> items, std::vector<float>* logits) {
+  KVANT_CHECK(!items.empty(), "a step has at least one sequence");
+  const auto rows = static_cast<uint32_t>(items.size());
+  std::vector<int32_t> tokens(rows);
+  std::vector<int32_t> positions(rows);
+  std::vector<BatchItem> batch(rows);
+  for (uint32_t i = 0; i < rows; ++i) {
+    const uint32_t past = items[i].sequence->num_tokens();
+    tokens[i] = items[i].token;
+    positions[i] = static_cast<int32_t>(past);
+    batch[i] = {items[i].sequence, i, 1, past};
+  }
+  KVANT_RETURN_IF_ERROR(CheckTokens(tokens));
+  if (decode_->rows != rows) {
+    KVANT_RETURN_IF_ERROR(BuildDecodeGraph(rows));
+  }
+  for (uint32_t i = 0; i < rows; ++i) {
+    if (Status status = items[i].sequence->ExtendExact(1); !status.ok()) {
+      for (uint32_t done = 0; done < i; ++done) {
+        KVANT_RETURN_IF_ERROR(items[done].sequence->ShrinkExact(1));
+      }
+      return status;
+    }
+  }
+  ggml_backend_tensor_set(decode_->tokens, tokens.data(), 0, rows * sizeof(int32_t));
+  ggml_backend_tensor_set(decode_->positions, positions.data(), 0, rows * sizeof(int32_t));
+  decode_->attention.SetBatch(std::move(batch), 0);
+  KVANT_RETURN_IF_ERROR(decode_->graph.Compute());
+  logits->resize(rows * size_t{model_->params().vocab_size});
+  ggml_backend_tensor_get(decode_->logits, logits->data(), 0, logits->size() * sizeof(float));
+  return OkStatus();
+}
+
+}  // namespace kvant::engine
