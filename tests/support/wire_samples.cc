@@ -87,9 +87,9 @@ WireSample FinishSample() {
           {}};
 }
 
-WireSample LayerSample(const std::string& name, uint32_t layer, const codec::LayerBlockLayout& layout) {
+WireSample LayerSample(const std::string& name, uint32_t layer, const codec::LayerBlockLayout& layout, uint64_t seed) {
   wire::LayerFrame frame = wire::LayerFrame::Allocate(kSession, layer, layout).value();
-  EncodeBlockRef(layout, MakeRows(layout.shape, layout.split.total(), layer + 1), frame.block());
+  EncodeBlockRef(layout, MakeRows(layout.shape, layout.split.total(), seed), frame.block());
   WireSample sample{name, std::move(frame).Seal(), "", {}};
   const auto block = std::as_const(sample.frame).bytes().subspan(wire::kBlockOffset);
   const DecodedLayer decoded = DecodeBlockRef(layout, block);
@@ -132,7 +132,7 @@ std::vector<WireSample> GoldenSamples() {
   uint32_t layer = 0;
   for (const auto& [codec, equalized] : Variants()) {
     const codec::LayerBlockLayout layout{{30, 2, 36}, codec, equalized, {2, 9, 1}};
-    samples.push_back(LayerSample(VariantName(codec, equalized), layer++, layout));
+    samples.push_back(LayerSample(VariantName(codec, equalized), layer++, layout, 1));
   }
   samples.push_back(FinishSample());
   samples.push_back({"done",
@@ -154,7 +154,8 @@ std::vector<WireSample> ManyLayerSamples() {
       const codec::TokenSplit split = splits[layer % std::size(splits)];
       const codec::CacheShape shape{1024, 1 + layer % 3, head_dim};
       const std::string name = VariantName(codec, equalized) + "_d" + std::to_string(head_dim);
-      samples.push_back(LayerSample(name, layer++, {shape, codec, equalized, split}));
+      samples.push_back(LayerSample(name, layer, {shape, codec, equalized, split}, layer));
+      ++layer;
     }
   }
   return samples;

@@ -17,7 +17,7 @@ struct WireSample {
   std::vector<float> values;  ///< of layer frames: keys, then values, [num_kv_heads, num_tokens, head_dim] each
 };
 
-/// The samples kept in tests/golden/v1: every type, every codec, small.
+/// The samples kept in tests/golden/v1: every type, every codec, small; all layers of the same rows.
 std::vector<WireSample> GoldenSamples();
 
 /// Layer frames of every codec, plain and equalized, for head dimensions 36 to 256 and several splits.

@@ -1,0 +1,313 @@
+"""Slow, readable twin of Kvant's frame decoder and row codecs, written from docs/format/wire.md and token-tiers.md.
+
+    decode_frame(bytes) -> Frame     every check of the document; FormatError carries the status code
+    frame.fields                     the fields by name, in the order of the document
+    frame.keys, frame.values         of a layer: fp32 arrays [kv_head, token, channel]
+    encode_row, decode_rows          the rules for one row and their inverse; make_map, equalize, restore: of the keys
+
+As a program it prints the fields of the frames it is given: kvant_reference.py FILE...
+Needs numpy and xxhash.
+"""
+import struct
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+INVALID_ARGUMENT, OUT_OF_RANGE, CAPACITY_EXCEEDED, CORRUPTION = 1, 2, 3, 4
+VERSION_UNSUPPORTED, PRECISION_UNSUPPORTED, MODEL_UNSUPPORTED = 5, 6, 7
+
+HEADER_BYTES = 40
+MAX_PAYLOAD = 2**36
+MAX_TOKENS = 2**24
+MAX_LAYERS = 1024
+MAX_KV_HEADS = 1024
+MAX_SINKS = 128
+MAX_TEXT = 4096
+ENDLESS = 2**32 - 1
+
+TYPES = {1: "hello", 2: "hello reply", 3: "layer", 4: "finish", 5: "done", 6: "error", 7: "cancel"}
+FP16, INT8, INT4, INT4_AFFINE = range(4)
+BITS = {FP16: 16, INT8: 8, INT4: 4, INT4_AFFINE: 4}
+
+
+class FormatError(Exception):
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass
+class Frame:
+    fields: dict
+    keys: np.ndarray = None
+    values: np.ndarray = None
+
+
+def require(condition, code, text):
+    if not condition:
+        raise FormatError(code, text)
+
+
+def in_range(name, value, low, high):
+    require(low <= value <= high, INVALID_ARGUMENT, f"{name} {value}, must be {low} to {high}")
+
+
+class Reader:
+    """Takes fields off the front of a payload."""
+
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, form, *names):
+        size = struct.calcsize("<" + form)
+        require(self.at + size <= len(self.data), OUT_OF_RANGE, "the payload ends early")
+        values = struct.unpack_from("<" + form, self.data, self.at)
+        self.at += size
+        return dict(zip(names, values)) if names else values
+
+    def array(self, dtype, *shape):
+        count = int(np.prod(shape))
+        array = np.frombuffer(self.data, np.dtype(dtype).newbyteorder("<"), count, self.at).reshape(shape)
+        self.at += array.nbytes
+        return array
+
+    def rest(self, size):
+        require(len(self.data) - self.at == size, OUT_OF_RANGE, "the payload has another size than its content needs")
+
+
+# ---- rows: token-tiers.md ----
+
+def row_bytes(codec, d):
+    return {16: 2 * d, 8: d, 4: 4 * -(-d // 8)}[BITS[codec]]
+
+
+def unpack_codes(codec, d, rows):
+    """Rows of code bytes [n, row_bytes] to codes [n, d]."""
+    if codec == INT8:
+        return rows[:, :d]
+    groups = rows.reshape(len(rows), -1, 4)
+    return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(len(rows), -1)[:, :d]
+
+
+def pack_codes(codec, codes):
+    """The inverse for one row."""
+    if codec == INT8:
+        return codes.astype(np.uint8)
+    padded = np.zeros(8 * -(-len(codes) // 8), np.uint8)
+    padded[: len(codes)] = codes
+    groups = padded.reshape(-1, 2, 4)
+    return (groups[:, 0] | groups[:, 1] << 4).reshape(-1)
+
+
+def decode_rows(codec, d, rows, scales, zeros):
+    """Rows to fp32 [n, d]; scales and zeros [n] fp16, zeros None unless affine."""
+    codes = unpack_codes(codec, d, rows).astype(np.float32)
+    scale = scales.astype(np.float32)[:, None]
+    if codec == INT4_AFFINE:
+        return scale * codes + zeros.astype(np.float32)[:, None]
+    return scale * (codes - np.float32(2 ** (BITS[codec] - 1)))
+
+
+def encode_row(codec, x):
+    """One fp32 row to (code bytes, scale, zero)."""
+    x = np.asarray(x, np.float32)
+    bits = BITS[codec]
+    if codec == INT4_AFFINE:
+        low, high, bias = 0, 15, 0
+        zero = np.float16(x.min())
+        scale = np.float16(max(x.max() - np.float32(zero), np.float32(0)) / np.float32(high))
+    else:
+        high, bias = 2 ** (bits - 1) - 1, 2 ** (bits - 1)
+        low, zero = -high, np.float16(0)
+        scale = np.float16(np.abs(x).max() / np.float32(high))
+    inverse = np.float32(1) / np.float32(scale) if scale != 0 else np.float32(0)
+    codes = np.clip(np.rint((x - np.float32(zero)) * inverse), low, high) + bias
+    return pack_codes(codec, codes.astype(np.uint8)), scale, zero
+
+
+def make_map(keys):
+    """Keys [n, d] beyond the sinks of one KV head to their mean and scale, [d] fp16 each."""
+    mean = (keys.astype(np.float64).sum(axis=0) / len(keys)).astype(np.float32).astype(np.float16)
+    largest = np.abs(keys - mean.astype(np.float32)).max(axis=0)
+    largest = np.minimum(largest, np.float32(65504))
+    return mean, np.where(largest < 2**-14, np.float32(1), largest).astype(np.float16)
+
+
+def equalize(keys, mean, scale):
+    row = (keys - mean.astype(np.float32)) / scale.astype(np.float32)
+    return np.clip(row, -65504, 65504).astype(np.float16)
+
+
+def restore(keys, mean, scale):
+    return keys * scale.astype(np.float32) + mean.astype(np.float32)
+
+
+# ---- frames: wire.md ----
+
+def decode_frame(data):
+    require(len(data) >= HEADER_BYTES, OUT_OF_RANGE, "shorter than a header")
+    magic, version, kind, flags, layer, size, session, checksum = struct.unpack_from("<4sHHIIQQQ", data)
+    require(magic == b"KVNT", CORRUPTION, "magic")
+    require(version == 1, VERSION_UNSUPPORTED, f"version {version}")
+    require(size <= MAX_PAYLOAD, CAPACITY_EXCEEDED, f"payload of {size} bytes")
+    require(len(data) >= HEADER_BYTES + size, OUT_OF_RANGE, "truncated")
+    require(len(data) == HEADER_BYTES + size, CORRUPTION, "bytes after the payload")
+    zeroed = data[:32] + bytes(8) + data[HEADER_BYTES:]
+    require(checksum == xxhash.xxh3_64_intdigest(zeroed), CORRUPTION, "checksum")
+    in_range("type", kind, 1, 7)
+    in_range("flags", flags, 0, 0)
+    in_range("layer", layer, 0, MAX_LAYERS - 1 if TYPES[kind] == "layer" else 0)
+    frame = Frame({"version": version, "type": TYPES[kind], "session": session, "layer": layer})
+    DECODERS[TYPES[kind]](Reader(data[HEADER_BYTES:]), frame)
+    return frame
+
+
+def check_shape(fields):
+    in_range("num_layers", fields["num_layers"], 1, MAX_LAYERS)
+    in_range("num_kv_heads", fields["num_kv_heads"], 1, MAX_KV_HEADS)
+    d = fields["head_dim"]
+    require(32 <= d <= 256 and d % 4 == 0, MODEL_UNSUPPORTED, f"head dimension {d}")
+
+
+def check_codec(fields):
+    require(fields["codec"] <= INT4_AFFINE, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
+
+
+def decode_hello(reader, frame):
+    fields = reader.take(
+        "IIIIQQIIQIIBBHI", "protocol", "num_layers", "num_kv_heads", "head_dim", "model_fingerprint",
+        "tokenizer_fingerprint", "rope_layout", "rope_base_bits", "rope_digest", "num_prompt_tokens",
+        "num_context_tokens", "codec", "equalize", "sinks", "residual")
+    reader.rest(0)
+    check_codec(fields)
+    in_range("equalize", fields["equalize"], 0, 1)
+    check_shape(fields)
+    in_range("rope_layout", fields["rope_layout"], 0, 2)
+    base = np.uint32(fields["rope_base_bits"]).view(np.float32)
+    require(np.isfinite(base), INVALID_ARGUMENT, "rope_base")
+    in_range("num_prompt_tokens", fields["num_prompt_tokens"], 1, MAX_TOKENS)
+    in_range("num_context_tokens", fields["num_context_tokens"], fields["num_prompt_tokens"], MAX_TOKENS)
+    codec = fields["codec"]
+    if codec == FP16:
+        exact = (fields["equalize"], fields["sinks"], fields["residual"]) == (0, 0, ENDLESS)
+        require(exact, INVALID_ARGUMENT, "fp16 with options")
+    else:
+        in_range("sinks", fields["sinks"], 0, MAX_SINKS)
+        if fields["residual"] != ENDLESS:
+            in_range("residual", fields["residual"], 1, 128)
+        wrong = (codec == INT4 and fields["equalize"] == 1) or (codec == INT4_AFFINE and fields["equalize"] == 0)
+        require(not wrong, INVALID_ARGUMENT, "int4 rule and equalize")
+    frame.fields.update(fields)
+
+
+def decode_verdict(first_code):
+    def decode(reader, frame):
+        code, size = reader.take("II")
+        in_range("status code", code, first_code, 16)
+        in_range("text bytes", size, 0, 0 if code == 0 else MAX_TEXT)
+        reader.rest(size)
+        text = reader.data[reader.at:]
+        require(all(0x20 <= byte <= 0x7E for byte in text), INVALID_ARGUMENT, "text is not printable")
+        frame.fields.update(code=code, text=text.decode("ascii"))
+    return decode
+
+
+def decode_layer(reader, frame):
+    fields = reader.take("BBHIIIII", "codec", "equalized", "head_dim", "num_kv_heads", "num_layers", "num_sinks",
+                         "num_encoded", "num_tail")
+    check_codec(fields)
+    in_range("equalized", fields["equalized"], 0, 1)
+    check_shape(fields)
+    in_range("layer", frame.fields["layer"], 0, fields["num_layers"] - 1)
+    in_range("num_sinks", fields["num_sinks"], 0, MAX_SINKS)
+    in_range("num_encoded", fields["num_encoded"], 0, MAX_TOKENS)
+    in_range("num_tail", fields["num_tail"], 0, MAX_TOKENS)
+    in_range("tokens", fields["num_sinks"] + fields["num_encoded"] + fields["num_tail"], 1, MAX_TOKENS)
+    if fields["equalized"]:
+        require(fields["codec"] != FP16 and fields["num_encoded"] > 0, INVALID_ARGUMENT, "equalized")
+    size = block_bytes(fields)
+    require(size <= MAX_PAYLOAD - 24, CAPACITY_EXCEEDED, f"a block of {size} bytes")
+    reader.rest(size)
+    frame.fields.update(fields)
+    frame.keys, frame.values = decode_block(reader, fields)
+
+
+def block_bytes(fields):
+    codec, d, h = fields["codec"], fields["head_dim"], fields["num_kv_heads"]
+    row = row_bytes(codec, d) + 2 * (codec != FP16) + 2 * (codec == INT4_AFFINE)
+    exact = fields["num_sinks"] + fields["num_tail"]
+    return 4 * h * d * fields["equalized"] + h * (4 * d * exact + 2 * fields["num_encoded"] * row)
+
+
+def decode_block(reader, fields):
+    codec, d, h = fields["codec"], fields["head_dim"], fields["num_kv_heads"]
+    s, e, r = fields["num_sinks"], fields["num_encoded"], fields["num_tail"]
+    if fields["equalized"]:
+        mean, scale = reader.array(np.float16, h, d), reader.array(np.float16, h, d)
+    keys, values = [], []
+    for head in range(h):
+        sink_keys, sink_values = exact_rows(reader, s, d), exact_rows(reader, s, d)
+        encoded_keys, encoded_values = encoded_rows(reader, codec, e, d), encoded_rows(reader, codec, e, d)
+        tail_keys, tail_values = exact_rows(reader, r, d), exact_rows(reader, r, d)
+        if fields["equalized"]:
+            encoded_keys = restore(encoded_keys, mean[head], scale[head])
+        keys.append(np.concatenate([sink_keys, encoded_keys, tail_keys]))
+        values.append(np.concatenate([sink_values, encoded_values, tail_values]))
+    return np.stack(keys), np.stack(values)
+
+
+def exact_rows(reader, count, d):
+    return reader.array(np.float16, count, d).astype(np.float32)
+
+
+def encoded_rows(reader, codec, count, d):
+    if codec == FP16:
+        return exact_rows(reader, count, d)
+    rows = reader.array(np.uint8, count, row_bytes(codec, d))
+    scales = reader.array(np.float16, count)
+    zeros = reader.array(np.float16, count) if codec == INT4_AFFINE else None
+    return decode_rows(codec, d, rows, scales, zeros)
+
+
+def decode_finish(reader, frame):
+    fields = reader.take("QQiII", "seed", "num_draws", "first_token", "first_position", "count")
+    count = fields.pop("count")
+    in_range("prompt tokens", count, 1, MAX_TOKENS)
+    reader.rest(4 * count)
+    in_range("first_position", fields["first_position"], 0, MAX_TOKENS)
+    tokens = reader.array(np.int32, count)
+    require(fields["first_token"] >= 0 and (tokens >= 0).all(), INVALID_ARGUMENT, "a negative token id")
+    frame.fields.update(fields, prompt_tokens=tokens.tolist())
+
+
+def decode_done(reader, frame):
+    frame.fields.update(reader.take("QI", "received_bytes", "num_layers"))
+    reader.rest(0)
+
+
+def decode_cancel(reader, frame):
+    reader.rest(0)
+
+
+DECODERS = {
+    "hello": decode_hello, "hello reply": decode_verdict(0), "layer": decode_layer, "finish": decode_finish,
+    "done": decode_done, "error": decode_verdict(1), "cancel": decode_cancel,
+}
+
+
+def main(paths):
+    for path in paths:
+        with open(path, "rb") as file:
+            try:
+                fields = decode_frame(file.read()).fields
+            except FormatError as error:
+                print(f"{path}: refused with code {error.code}: {error}", file=sys.stderr)
+                return 1
+        print(path, *(f"{name}={value}" for name, value in fields.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvant::test {
+
+struct OracleOptions {
+  bool flash_attention = true;
+  uint32_t batch_tokens = 512;
+  int num_threads = 2;
+};
+
+/// Logits [tokens, vocab_size] of libllama over its f16 cache. Fails the test when libllama cannot.
+std::vector<float> OracleLogits(const std::string& model_path, std::span<const int32_t> tokens,
+                                const OracleOptions& options);
+
+struct Divergence {
+  double mean_kl = 0;          ///< of next-token distributions, KL(expected ‖ actual)
+  double max_kl = 0;
+  double perplexity_expected = 0;
+  double perplexity_actual = 0;
+};
+
+/// Compare rows [first, tokens) of two logit matrices; perplexity of the tokens that follow.
+Divergence Compare(std::span<const float> expected, std::span<const float> actual, std::span<const int32_t> tokens,
+                   size_t first, size_t vocab_size);
+
+}  // namespace kvant::test
