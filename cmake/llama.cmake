@@ -52,7 +52,7 @@ function(kvant_ggml_cpu_variant name)
   target_compile_options(ggml-cpu-${name} PRIVATE ${ARGN})
   target_link_libraries(ggml-cpu-${name} PRIVATE ggml-base)
   set_target_properties(ggml-cpu-${name} PROPERTIES POSITION_INDEPENDENT_CODE ON
-    LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+    LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin") # where llama.cpp puts the baseline
 endfunction()
 set(_avx2 -msse4.2 -mavx -mf16c -mfma -mbmi2 -mavx2)
 kvant_ggml_cpu_variant(avx2 ${_avx2})

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kvant/base/status.h"
+#include "kvant/codec/precision.h"
+#include "kvant/engine/engine.h"
+#include "kvant/engine/sampler.h"
+#include "kvant/engine/tokenizer.h"
+
+namespace kvant::engine {
+
+enum class FinishReason : uint8_t { kStop, kLength };
+std::string_view FinishReasonName(FinishReason reason);  ///< "stop", "length"
+
+struct GenerateOptions {
+  uint32_t max_tokens = 128;
+  uint32_t context = 0;  ///< tokens of prompt and answer together; 0: what the model is meant for
+  bool ignore_eos = false;
+  SamplingParams sampling;
+  uint64_t memory_limit_bytes = UINT64_MAX;  ///< of the KV cache
+};
+
+/// Called as things happen, on the thread that called Generate… unless said otherwise. All may be empty.
+struct GenerateCallbacks {
+  std::function<void(uint32_t layers_done, uint32_t num_layers)> prefill;  ///< disaggregated: on the prefill thread
+  std::function<void(uint32_t layers_done, uint32_t num_layers)> transfer;
+  std::function<void(std::string_view text)> text;  ///< whole UTF-8 characters, in order
+  std::function<bool()> cancelled;                  ///< asked between steps, from any thread
+};
+
+/// Tokens by tier, a mean over layers and KV heads.
+struct TierTokens {
+  double fp16 = 0;
+  double int8 = 0;
+  double int4 = 0;
+  double dropped = 0;
+};
+
+/// What a generation took. Bytes are those held or sent; the *_fp16 twins count the same tokens at fp16.
+struct GenerateReport {
+  std::string text;
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;
+  FinishReason finish_reason = FinishReason::kLength;
+  double ttft_ms = 0;      ///< from the call to the first token on the decode side
+  double tpot_ms = 0;      ///< mean over the tokens after the first; 0 where there is only one
+  double prefill_ms = 0;
+  double transfer_ms = 0;  ///< from the end of prefill to the last byte; 0 locally
+  uint64_t kv_bytes = 0;   ///< held by the cache at the end, whole pages
+  uint64_t kv_bytes_fp16 = 0;
+  uint64_t wire_bytes = 0;  ///< as the transport counted them, both directions
+  uint64_t wire_bytes_fp16 = 0;
+  codec::BitsPerElement bits;  ///< of the cache at the end
+  TierTokens tiers;
+};
+
+/// Prompt, encode in place, decode: one engine.
+///
+/// Errors  kInvalidArgument: no prompt tokens; kCapacityExceeded: the prompt does not leave room for one token in the
+///         context, with both numbers; what Engine and Sampler return
+Result<GenerateReport> GenerateLocal(Engine& engine, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                                     const codec::Precision& kv, const GenerateOptions& options,
+                                     const GenerateCallbacks& callbacks);
+
+/// How two engines of one process are joined.
+struct DisaggregatedOptions {
+  codec::Precision wire;
+  double link_gbps = 0;  ///< 0: as fast as memory
+};
+
+/// Prompt in one engine, decode in another; between them only a transport. The layers cross while later ones compute,
+/// and the decode side keeps them as received.
+///
+/// Requires prefill and decode to be engines of their own (model, backend and memory each)
+Result<GenerateReport> GenerateDisaggregated(Engine& prefill, Engine& decode, const Tokenizer& tokenizer,
+                                             std::span<const int32_t> prompt, const DisaggregatedOptions& link,
+                                             const GenerateOptions& options, const GenerateCallbacks& callbacks);
+
+}  // namespace kvant::engine

@@ -1,0 +1,66 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "support/engine_fixture.h"
+#include "support/oracle.h"
+
+namespace kvant::test {
+namespace {
+
+std::vector<int32_t> TokensOfText(const std::string& model_path, size_t count) {
+  auto info = engine::CheckGguf(model_path);
+  EXPECT_TRUE(info.ok());
+  auto tokenizer = engine::Tokenizer::Load(model_path, *info);
+  EXPECT_TRUE(tokenizer.ok());
+  std::ifstream file(EvalDataDir() + "/wikitext2/wiki.test.raw");
+  std::string text(16384, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  auto tokens = (*tokenizer)->Encode(text.substr(0, text.rfind(' ')), false);
+  EXPECT_TRUE(tokens.ok());
+  tokens->resize(count);
+  return *tokens;
+}
+
+std::vector<float> OurLogits(LoadedModel& loaded, std::span<const int32_t> tokens, uint32_t chunk_tokens) {
+  cache::Sequence sequence = loaded.engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded.account);
+  engine::EncodeInPlace consumer(codec::PromptTail::kByPosition, nullptr);
+  std::vector<float> all;
+  std::vector<float> last;
+  engine::PrefillOptions options;
+  options.chunk_tokens = chunk_tokens;
+  options.all_logits = [&](uint32_t, uint32_t, std::span<const float> logits) {
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  const Status status = loaded.engine->Prefill(sequence, tokens, consumer, options, &last);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return all;
+}
+
+TEST(Oracle, QuantizedFileIsWithinLibllamasOwnSpread) {
+  const std::string path = DefaultModelPath();
+  if (path.empty() || EvalDataDir().empty()) {
+    GTEST_SKIP() << "needs the default model and ../shared/evaldata";
+  }
+  auto loaded = LoadedModel::Load(path);
+  ASSERT_NE(loaded, nullptr);
+  const std::vector<int32_t> tokens = TokensOfText(path, 512);
+  const size_t vocab_size = loaded->model->params().vocab_size;
+  const auto flash = OracleLogits(path, tokens, {.flash_attention = true});
+  const auto plain = OracleLogits(path, tokens, {.flash_attention = false});
+  const auto single = OracleLogits(path, tokens, {.flash_attention = true, .batch_tokens = 1});
+  const auto ours = OurLogits(*loaded, tokens, 512);
+  const Divergence spread_flash = Compare(flash, plain, tokens, 0, vocab_size);
+  const Divergence spread_batch = Compare(flash, single, tokens, 0, vocab_size);
+  const Divergence us = Compare(flash, ours, tokens, 0, vocab_size);
+  const Divergence us_plain = Compare(plain, ours, tokens, 0, vocab_size);
+  std::printf("libllama flash on/off KL %.3g, batch 512/1 KL %.3g; ours vs flash %.3g, vs plain %.3g; ppl %.4f %.4f\n",
+              spread_flash.mean_kl, spread_batch.mean_kl, us.mean_kl, us_plain.mean_kl, us.perplexity_expected,
+              us.perplexity_actual);
+  const double spread = std::max(spread_flash.mean_kl, spread_batch.mean_kl);
+  EXPECT_LE(us.mean_kl, 1.5 * spread);
+}
+
+}  // namespace
+}  // namespace kvant::test
