@@ -34,19 +34,31 @@ class LoopbackEndpoint final : public Endpoint {
   LoopbackEndpoint(std::shared_ptr<Link> link, size_t side) : link_(std::move(link)), side_(side) {}
   ~LoopbackEndpoint() override { Close(); }
 
-  Result<OperationId> Post(Buffer&& message, Deadline deadline) override {
-    KVANT_CHECK(message.size() > 0, "an empty message is nothing to send");
-    const uint64_t num_bytes = message.size();
+  Status WaitForRoom(uint64_t num_bytes, Deadline deadline) override {
     std::unique_lock lock(link_->mutex);
     const bool in_time =
         WaitFor(lock, outgoing(), deadline, [&] { return link_->closed || outgoing().HasRoom(num_bytes); });
     if (link_->closed) {
       return Closed();
     }
-    if (!in_time) {
-      return Status(StatusCode::kTimeout, "no room to post " + std::to_string(num_bytes) + " bytes by the deadline");
+    return in_time
+               ? OkStatus()
+               : Status(StatusCode::kTimeout, "no room for " + std::to_string(num_bytes) + " bytes by the deadline");
+  }
+
+  Result<OperationId> Post(Buffer&& message, Deadline deadline) override {
+    KVANT_CHECK(message.size() > 0, "an empty message is nothing to send");
+    const std::lock_guard lock(link_->mutex);
+    if (link_->closed) {
+      return Closed();
     }
-    const OperationId id = outgoing().Push(std::move(message), Clock::now(), deadline);
+    const Clock::time_point now = Clock::now();
+    outgoing().Advance(now);
+    if (!outgoing().HasRoom(message.size())) {
+      return Status(StatusCode::kCapacityExceeded,
+                    "no room for " + std::to_string(message.size()) + " bytes: the receiver is behind");
+    }
+    const OperationId id = outgoing().Push(std::move(message), now, deadline);
     link_->changed.notify_all();
     return id;
   }

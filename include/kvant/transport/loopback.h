@@ -12,7 +12,7 @@ struct LoopbackOptions {
   /// Rate of each direction, in 10^9 bits a second; 0 is as fast as memory. Messages pass one after the other, each
   /// arriving when its last bit has; waiting costs no thread.
   double gigabits_per_second = 0;
-  /// Bytes posted in one direction and not yet received, from which on Post waits. A larger message passes alone.
+  /// Bytes of one direction that may be posted and not yet received.
   uint64_t max_queued_bytes = uint64_t{64} << 20;
 };
 

@@ -44,11 +44,15 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;  ///< closes
 
-  /// Give a message away to be sent. Returns as soon as the transport has room for it, long before it has arrived.
+  /// Wait until a message of `num_bytes` can be posted: back-pressure. A message larger than all room passes alone.
+  /// Errors  kTimeout; kTransportClosed
+  virtual Status WaitForRoom(uint64_t num_bytes, Deadline deadline) = 0;
+
+  /// Give a message away to be delivered by `deadline`. Returns at once.
   ///
   /// Requires message.size() > 0
   /// Ensures  on success exactly one Completion will come; on error the message is still the caller's, untouched
-  /// Errors   kTimeout: no room before the deadline; kTransportClosed
+  /// Errors   kCapacityExceeded: no room for it now; kTransportClosed
   virtual Result<OperationId> Post(Buffer&& message, Deadline deadline) = 0;
 
   /// The next completion, in the order in which operations end.

@@ -99,14 +99,18 @@ TEST(LoopbackTest, ASlowLineDoesNotHoldThePoster) {
   EXPECT_TRUE(pair.second->Receive(kAnySize, Soon()).ok());
 }
 
-TEST(LoopbackTest, AFullQueueHoldsThePosterUntilTheReceiverTakesSomething) {
+TEST(LoopbackTest, AFullQueueTakesNothingUntilTheReceiverDoes) {
   LoopbackPair pair = Pair(0, 1000);
   ASSERT_TRUE(pair.first->Post(Message(700, 1), Soon()).ok());
   Buffer waiting = Message(400, 2);
-  const Status refused = pair.first->Post(std::move(waiting), After(milliseconds(5))).status();
-  EXPECT_EQ(refused.code(), StatusCode::kTimeout);
+  EXPECT_EQ(pair.first->Post(std::move(waiting), Soon()).status().code(), StatusCode::kCapacityExceeded);
   EXPECT_EQ(FillOf(waiting), 2) << "a refused message is still the caller's";  // NOLINT: the contract of Post
-  std::thread poster([&] { EXPECT_TRUE(pair.first->Post(std::move(waiting), Soon()).ok()); });
+  EXPECT_EQ(pair.first->WaitForRoom(400, After(milliseconds(5))).code(), StatusCode::kTimeout);
+  EXPECT_TRUE(pair.first->WaitForRoom(300, Now()).ok());
+  std::thread poster([&] {
+    EXPECT_TRUE(pair.first->WaitForRoom(waiting.size(), Soon()).ok());
+    EXPECT_TRUE(pair.first->Post(std::move(waiting), Soon()).ok());
+  });
   EXPECT_EQ(FillOf(pair.second->Receive(kAnySize, Soon()).value()), 1);
   EXPECT_EQ(FillOf(pair.second->Receive(kAnySize, Soon()).value()), 2);
   poster.join();
@@ -169,7 +173,7 @@ TEST(LoopbackTest, CloseWakesEveryoneWhoWaits) {
   ASSERT_TRUE(pair.first->Post(Message(900'000), Soon()).ok());
   std::vector<std::thread> waiting;
   waiting.emplace_back(
-      [&] { EXPECT_EQ(pair.first->Post(Message(900'000), Soon()).status().code(), StatusCode::kTransportClosed); });
+      [&] { EXPECT_EQ(pair.first->WaitForRoom(900'000, Soon()).code(), StatusCode::kTransportClosed); });
   waiting.emplace_back(
       [&] { EXPECT_EQ(pair.first->Wait(Soon()).value().status.code(), StatusCode::kTransportClosed); });
   waiting.emplace_back(
@@ -190,6 +194,7 @@ TEST(LoopbackTest, ManyThreadsOnBothEnds) {
   LoopbackPair pair = Pair(1.0, 20'000);
   const auto send = [](Endpoint& from) {
     for (int i = 0; i < kNumMessages; ++i) {
+      ASSERT_TRUE(from.WaitForRoom(1000, Soon()).ok());
       ASSERT_TRUE(from.Post(Message(1000, i % 251), Soon()).ok());
       if (i % 7 == 0) {
         from.Poll();
