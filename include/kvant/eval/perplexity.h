@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvant/base/status.h"
+#include "kvant/codec/precision.h"
+#include "kvant/engine/engine.h"
+
+namespace kvant::eval {
+
+/// How a window is scored (research note: the two protocols give numbers that may not be compared with each other).
+enum class Protocol : uint8_t {
+  kAllQuantized,  ///< one causal pass; every query, the diagonal included, meets quantized keys and values
+  kExactPrompt,   ///< the prompt is computed exactly, then quantized; the following tokens are scored over it
+};
+
+struct PerplexityOptions {
+  Protocol protocol = Protocol::kExactPrompt;
+  uint32_t num_windows = 1;
+  uint32_t window_tokens = 2048;
+  uint32_t prompt_tokens = 1536;  ///< of the window, with kExactPrompt
+  uint32_t kl_stride = 8;         ///< with kAllQuantized the divergence is taken at every kl_stride-th token
+  std::function<void(uint32_t passes_done, uint32_t num_passes)> progress;
+};
+
+/// A mean over scored tokens and its standard error.
+struct Estimate {
+  double mean = 0;
+  double standard_error = 0;
+};
+
+/// One precision against fp16 on the same tokens.
+struct PerplexityResult {
+  codec::Precision precision;
+  double perplexity = 0;              ///< exp of the mean loss over all windows
+  Estimate log_perplexity_increase;   ///< paired by token; its exp - 1 is the relative change of perplexity
+  Estimate kl;                        ///< KL(fp16 ‖ precision) of next-token distributions
+  codec::BitsPerElement bits;         ///< of the cache when the window was scored
+};
+
+/// Score precisions on consecutive windows of a tokenized text. The first result is fp16 itself.
+///
+/// Requires tokens for all windows
+/// Errors   kInvalidArgument names a size that does not fit; what the engine returns
+Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::span<const int32_t> tokens,
+                                                 std::span<const codec::Precision> precisions,
+                                                 const PerplexityOptions& options);
+
+}  // namespace kvant::eval

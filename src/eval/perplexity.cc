@@ -1,0 +1,199 @@
+#include "kvant/eval/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kvant/base/thread_pool.h"
+
+namespace kvant::eval {
+namespace {
+
+// What one pass over one window leaves behind.
+struct Pass {
+  std::vector<float> losses;         ///< of each scored token
+  std::vector<float> distributions;  ///< log probabilities [kl rows, vocab_size], of the reference pass
+  std::vector<float> divergences;    ///< of each kl row, of the other passes
+  codec::BitsPerElement bits;
+};
+
+// In place: logits to log probabilities.
+void LogSoftmax(std::span<float> row) {
+  const float largest = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (const float x : row) {
+    sum += std::exp(x - largest);
+  }
+  const float shift = largest + static_cast<float>(std::log(sum));
+  for (float& x : row) {
+    x -= shift;
+  }
+}
+
+double Divergence(std::span<const float> expected, std::span<const float> actual) {
+  double kl = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    kl += std::exp(static_cast<double>(expected[i])) * (static_cast<double>(expected[i]) - actual[i]);
+  }
+  return kl;
+}
+
+Estimate EstimateOf(std::span<const double> values) {
+  const auto n = static_cast<double>(values.size());
+  Estimate estimate;
+  for (const double value : values) {
+    estimate.mean += value / n;
+  }
+  double squares = 0;
+  for (const double value : values) {
+    squares += (value - estimate.mean) * (value - estimate.mean);
+  }
+  estimate.standard_error = n > 1 ? std::sqrt(squares / (n - 1) / n) : 0;
+  return estimate;
+}
+
+class WindowScorer {
+ public:
+  WindowScorer(engine::Engine& engine, std::span<const int32_t> window, const PerplexityOptions& options)
+      : engine_(engine), window_(window), options_(options) {}
+
+  Result<Pass> Run(const codec::Precision& precision, const Pass* reference) {
+    cache::MemoryAccount account;
+    cache::Sequence sequence = engine_.NewSequence(precision, &account);
+    engine::EncodeInPlace encode(codec::PromptTail::kEncodeAll, &engine_.backend().pool());
+    Pass pass;
+    engine::PrefillOptions prefill;
+    prefill.all_logits = [&](uint32_t first, uint32_t rows, std::span<const float> logits) {
+      Score(prefill_offset_ + first, rows, logits, reference, &pass);
+    };
+    std::vector<float> last;
+    if (options_.protocol == Protocol::kAllQuantized) {
+      prefill.attention = engine::PromptAttention::kQuantized;
+      prefill_offset_ = 0;
+      KVANT_RETURN_IF_ERROR(engine_.Prefill(sequence, window_, encode, prefill, &last));
+      pass.bits = sequence.bits();
+      return pass;
+    }
+    KVANT_RETURN_IF_ERROR(engine_.Prefill(sequence, window_.first(options_.prompt_tokens), encode, {}, &last));
+    pass.bits = sequence.bits();
+    // The last prompt token's logits are exact in every precision, so scoring starts with the token after it.
+    prefill_offset_ = options_.prompt_tokens;
+    KeepExact keep;
+    KVANT_RETURN_IF_ERROR(engine_.Prefill(sequence, window_.subspan(options_.prompt_tokens), keep, prefill, &last));
+    return pass;
+  }
+
+ private:
+  struct KeepExact : engine::LayerConsumer {
+    Status LayerDone(uint32_t, cache::LayerCache&) override { return OkStatus(); }
+  };
+
+  bool IsKlRow(uint32_t position) const {
+    return options_.protocol == Protocol::kExactPrompt || position % options_.kl_stride == options_.kl_stride - 1;
+  }
+
+  void Score(uint32_t first, uint32_t rows, std::span<const float> logits, const Pass* reference, Pass* pass) {
+    const size_t vocab_size = logits.size() / rows;
+    std::vector<float> log_probabilities(logits.begin(), logits.end());
+    engine_.backend().pool().ParallelFor(rows, [&](size_t row, int) {
+      LogSoftmax(std::span(log_probabilities).subspan(row * vocab_size, vocab_size));
+    });
+    for (uint32_t row = 0; row < rows; ++row) {
+      const std::span<const float> p = std::span(log_probabilities).subspan(row * vocab_size, vocab_size);
+      const uint32_t position = first + row;
+      if (position + 1 < window_.size()) {
+        pass->losses.push_back(-p[static_cast<size_t>(window_[position + 1])]);
+      }
+      if (!IsKlRow(position)) {
+        continue;
+      }
+      if (reference == nullptr) {
+        pass->distributions.insert(pass->distributions.end(), p.begin(), p.end());
+      } else {
+        const size_t kl_row = pass->divergences.size();
+        pass->divergences.push_back(static_cast<float>(
+            Divergence(std::span(reference->distributions).subspan(kl_row * vocab_size, vocab_size), p)));
+      }
+    }
+  }
+
+  engine::Engine& engine_;
+  std::span<const int32_t> window_;
+  const PerplexityOptions& options_;
+  uint32_t prefill_offset_ = 0;
+};
+
+Status CheckSizes(size_t num_tokens, const PerplexityOptions& options) {
+  const auto invalid = [](std::string message) { return Status(StatusCode::kInvalidArgument, std::move(message)); };
+  if (options.num_windows < 1 || options.window_tokens < 2) {
+    return invalid("at least one window of two tokens is needed");
+  }
+  if (options.protocol == Protocol::kExactPrompt &&
+      (options.prompt_tokens < 1 || options.prompt_tokens + 2 > options.window_tokens)) {
+    return invalid("a prompt of " + std::to_string(options.prompt_tokens) + " tokens leaves nothing to score in a window of " +
+                   std::to_string(options.window_tokens));
+  }
+  const uint64_t needed = uint64_t{options.num_windows} * options.window_tokens;
+  if (num_tokens < needed) {
+    return invalid("the text has " + std::to_string(num_tokens) + " tokens; " + std::to_string(options.num_windows) +
+                   " windows of " + std::to_string(options.window_tokens) + " need " + std::to_string(needed));
+  }
+  return OkStatus();
+}
+
+// All windows of one precision, token by token beside the reference.
+struct Totals {
+  std::vector<double> losses;
+  std::vector<double> increases;
+  std::vector<double> divergences;
+  codec::BitsPerElement bits;
+
+  void Add(const Pass& pass, const Pass& reference) {
+    for (size_t i = 0; i < pass.losses.size(); ++i) {
+      losses.push_back(static_cast<double>(pass.losses[i]));
+      increases.push_back(static_cast<double>(pass.losses[i]) - static_cast<double>(reference.losses[i]));
+    }
+    divergences.insert(divergences.end(), pass.divergences.begin(), pass.divergences.end());
+    bits = pass.bits;
+  }
+  PerplexityResult Finish(const codec::Precision& precision) const {
+    return {precision, std::exp(EstimateOf(losses).mean), EstimateOf(increases), EstimateOf(divergences), bits};
+  }
+};
+
+}  // namespace
+
+Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::span<const int32_t> tokens,
+                                                 std::span<const codec::Precision> precisions,
+                                                 const PerplexityOptions& options) {
+  KVANT_RETURN_IF_ERROR(CheckSizes(tokens.size(), options));
+  KVANT_ASSIGN_OR_RETURN(const codec::Precision exact, codec::ParsePrecision("fp16"));
+  std::vector<Totals> totals(precisions.size() + 1);
+  const auto num_passes = static_cast<uint32_t>(totals.size()) * options.num_windows;
+  uint32_t passes_done = 0;
+  const auto advance = [&] {
+    if (options.progress) {
+      options.progress(++passes_done, num_passes);
+    }
+  };
+  for (uint32_t window = 0; window < options.num_windows; ++window) {
+    const size_t begin = size_t{window} * options.window_tokens;
+    WindowScorer scorer(engine, tokens.subspan(begin, options.window_tokens), options);
+    KVANT_ASSIGN_OR_RETURN(const Pass reference, scorer.Run(exact, nullptr));
+    totals[0].Add(reference, reference);
+    advance();
+    for (size_t i = 0; i < precisions.size(); ++i) {
+      KVANT_ASSIGN_OR_RETURN(const Pass pass, scorer.Run(precisions[i], &reference));
+      totals[i + 1].Add(pass, reference);
+      advance();
+    }
+  }
+  std::vector<PerplexityResult> results;
+  results.push_back(totals[0].Finish(exact));
+  for (size_t i = 0; i < precisions.size(); ++i) {
+    results.push_back(totals[i + 1].Finish(precisions[i]));
+  }
+  return results;
+}
+
+}  // namespace kvant::eval
