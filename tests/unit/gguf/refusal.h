@@ -1,0 +1,33 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+
+#include "kvant/base/status.h"
+#include "support/gguf_image.h"
+
+namespace kvant::engine {
+
+/// A sound small model, a fault put into it, and the error that must come.
+struct Refusal {
+  const char* name;
+  void (*damage)(test::GgufImage& image);
+  StatusCode code;
+  const char* message;  ///< what the error's text must contain: the field, then the fault
+};
+
+inline void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+inline std::string RefusalName(const testing::TestParamInfo<Refusal>& info) { return info.param.name; }
+
+/// A one-layer model with 2 query heads over 1 KV head of size 32 and a vocabulary of 270.
+test::GgufImage SmallImage();
+
+/// CheckGguf on the damaged image: the error is as stated.
+void ExpectRefused(const Refusal& refusal);
+
+/// CheckGguf on the image as it is.
+Status CheckImage(const test::GgufImage& image);
+
+}  // namespace kvant::engine
