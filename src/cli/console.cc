@@ -1,0 +1,74 @@
+#include "cli/console.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace kvant::cli {
+namespace {
+
+constexpr uint64_t kBarCells = 28;
+constexpr const char* kEraseLine = "\r\x1b[2K";
+
+std::string Bar(uint64_t done, uint64_t total) {
+  const uint64_t filled = total == 0 ? 0 : std::min(done, total) * kBarCells / total;
+  std::string bar;
+  for (uint64_t cell = 0; cell < kBarCells; ++cell) {
+    bar += cell < filled ? "█" : "░";
+  }
+  return bar;
+}
+
+// Text from a model or a file may hold broken UTF-8, which JSON cannot: it is replaced by U+FFFD.
+std::string Dump(const Json& value) {
+  return value.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Console::Console(bool json) : json_(json), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void Console::PrintText(std::string_view text) {
+  if (!json_) {
+    fmt::print(stdout, "{}", text);
+    std::fflush(stdout);
+  }
+}
+
+void Console::PrintJson(const Json& result) {
+  if (json_) {
+    fmt::print(stdout, "{}\n", Dump(result));
+    std::fflush(stdout);
+  }
+}
+
+void Console::PrintNote(std::string_view line) {
+  ClearProgress();
+  fmt::print(stderr, "{}\n", line);
+}
+
+void Console::PrintError(const Status& status) {
+  PrintNote(fmt::format("kvant: {}", status.message()));
+  PrintJson({{"error", {{"code", StatusCodeName(status.code())}, {"message", status.message()}}}});
+}
+
+void Console::ShowProgress(std::string_view stage, uint64_t done, uint64_t total, std::string_view detail) {
+  if (terminal_) {
+    const std::lock_guard lock(mutex_);
+    fmt::print(stderr, "{}{:<9} {} {}", kEraseLine, stage, Bar(done, total), detail);
+    std::fflush(stderr);
+    progress_shown_ = true;
+  }
+}
+
+void Console::ClearProgress() {
+  const std::lock_guard lock(mutex_);
+  if (progress_shown_) {
+    fmt::print(stderr, "{}", kEraseLine);
+    progress_shown_ = false;
+  }
+}
+
+}  // namespace kvant::cli

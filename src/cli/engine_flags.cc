@@ -1,0 +1,65 @@
+#include "cli/engine_flags.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+
+#include "cli/model_store.h"
+#include "kvant/kernels/cpu.h"
+
+namespace kvant::cli {
+namespace {
+
+// The ggml backends lie beside the program.
+Result<std::string> ProgramDir() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    return Status(StatusCode::kIoError, "cannot find the program's own folder: " + error.message());
+  }
+  return program.parent_path().string();
+}
+
+std::string IsaWords() {
+  std::string words;
+  for (const kernels::Isa isa : kernels::AvailableIsas()) {
+    words += (words.empty() ? "" : ", ") + std::string(kernels::IsaName(isa));
+  }
+  return words;
+}
+
+}  // namespace
+
+EngineFlags::EngineFlags()
+    : threads(std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+      isa(kernels::IsaName(kernels::BestIsa())) {}
+
+void AddCpuFlags(CLI::App& command, EngineFlags& flags) {
+  AddOption(command, "--threads", flags.threads, "Threads that compute")->check(CLI::Range(1, 512));
+  AddOption(command, "--isa", flags.isa, "Instruction set of the kernels; this machine has " + IsaWords());
+}
+
+void AddEngineFlags(CLI::App& command, EngineFlags& flags) {
+  AddOption(command, "-m,--model", flags.model,
+            "Model: a GGUF file, or the name of an installed one (default: SmolLM2-135M-Instruct)");
+  AddOption(command, "--models-dir", flags.models_dir, "Folder of installed models (default: in the user's data folder)");
+  AddCpuFlags(command, flags);
+}
+
+Result<std::unique_ptr<engine::Backend>> OpenBackend(const EngineFlags& flags) {
+  KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.isa));
+  KVANT_ASSIGN_OR_RETURN(const std::string dir, ProgramDir());
+  return engine::Backend::Create({dir, isa, flags.threads});
+}
+
+Result<OpenedEngine> OpenEngine(const EngineFlags& flags) {
+  OpenedEngine opened;
+  KVANT_ASSIGN_OR_RETURN(const std::string path, FindModel(flags.model, flags.models_dir));
+  KVANT_ASSIGN_OR_RETURN(opened.model, engine::Model::Load(path));
+  KVANT_ASSIGN_OR_RETURN(opened.backend, OpenBackend(flags));
+  opened.engine = std::make_unique<engine::Engine>(opened.model.get(), opened.backend.get());
+  return opened;
+}
+
+}  // namespace kvant::cli

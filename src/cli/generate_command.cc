@@ -1,0 +1,117 @@
+#include <fmt/core.h>
+
+#include <atomic>
+#include <csignal>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/generate_flags.h"
+#include "cli/generate_report.h"
+
+namespace kvant::cli {
+namespace {
+
+std::atomic<bool> g_interrupted{false};
+
+// The first Ctrl-C ends the generation in order, the second one ends the process.
+void Interrupt(int signal) {
+  g_interrupted = true;
+  std::signal(signal, SIG_DFL);
+}
+
+/// Engines and tokenizer; `decode` only where it is one of its own.
+struct Opened {
+  OpenedEngine main;
+  OpenedEngine decode;
+  std::unique_ptr<engine::Tokenizer> tokenizer;
+};
+
+Result<Opened> Open(const GenerateFlags& flags, Console& console) {
+  Opened opened;
+  const uint64_t steps = flags.disaggregated ? 3 : 2;
+  console.ShowProgress("load", 0, steps, "model");
+  KVANT_ASSIGN_OR_RETURN(opened.main, OpenEngine(flags.engine));
+  console.ShowProgress("load", 1, steps, "tokenizer");
+  const engine::Model& model = *opened.main.model;
+  KVANT_ASSIGN_OR_RETURN(opened.tokenizer, engine::Tokenizer::Load(model.path(), model.info()));
+  if (flags.disaggregated) {
+    console.ShowProgress("load", 2, steps, "decode engine");
+    KVANT_ASSIGN_OR_RETURN(opened.decode, OpenEngine(flags.engine));
+  }
+  console.ClearProgress();
+  return opened;
+}
+
+Result<std::vector<int32_t>> Tokenize(const engine::Tokenizer& tokenizer, const std::string& prompt, bool raw) {
+  if (raw) {
+    return tokenizer.Encode(prompt, /*parse_special=*/true);
+  }
+  if (!tokenizer.has_chat_template()) {
+    return Status(StatusCode::kNotFound, "the model has no chat template: use --raw");
+  }
+  const engine::ChatMessage message{"user", prompt};
+  KVANT_ASSIGN_OR_RETURN(const std::string text, tokenizer.ApplyChatTemplate({&message, 1}));
+  return tokenizer.Encode(text, /*parse_special=*/true);
+}
+
+engine::GenerateCallbacks Callbacks(Console& console) {
+  engine::GenerateCallbacks callbacks;
+  callbacks.prefill = [&console](uint32_t done, uint32_t layers) {
+    console.ShowProgress("prefill", done, layers, fmt::format("{} of {} layers", done, layers));
+  };
+  callbacks.transfer = [&console](uint32_t done, uint32_t layers) {
+    console.ShowProgress("transfer", done, layers, fmt::format("{} of {} layers", done, layers));
+  };
+  callbacks.text = [&console](std::string_view text) {
+    console.ClearProgress();
+    console.PrintText(text);
+  };
+  callbacks.cancelled = [] { return g_interrupted.load(); };
+  return callbacks;
+}
+
+Result<engine::GenerateReport> Generate(Opened& opened, const std::vector<int32_t>& tokens, const KvPlan& plan,
+                                        const GenerateFlags& flags, Console& console) {
+  const engine::GenerateCallbacks callbacks = Callbacks(console);
+  if (plan.wire) {
+    return engine::GenerateDisaggregated(*opened.main.engine, *opened.decode.engine, *opened.tokenizer, tokens,
+                                         {*plan.wire, flags.link_gbps}, flags.options, callbacks);
+  }
+  return engine::GenerateLocal(*opened.main.engine, *opened.tokenizer, tokens, plan.kv, flags.options, callbacks);
+}
+
+Status RunGenerate(GenerateFlags flags, Console& console) {
+  KVANT_ASSIGN_OR_RETURN(const KvPlan plan, PlanKv(flags));
+  KVANT_ASSIGN_OR_RETURN(const std::string prompt, ReadPrompt(flags));
+  if (!flags.grammar_file.empty()) {
+    KVANT_ASSIGN_OR_RETURN(flags.options.sampling.grammar, ReadTextFile("--grammar", flags.grammar_file));
+    if (flags.options.sampling.grammar.empty()) {
+      return {StatusCode::kInvalidArgument, "--grammar " + flags.grammar_file + ": the file is empty"};
+    }
+  }
+  KVANT_RETURN_IF_ERROR(engine::CheckSampling(flags.options.sampling));
+  KVANT_ASSIGN_OR_RETURN(Opened opened, Open(flags, console));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, Tokenize(*opened.tokenizer, prompt, flags.raw));
+  std::signal(SIGINT, Interrupt);
+  KVANT_ASSIGN_OR_RETURN(const engine::GenerateReport report, Generate(opened, tokens, plan, flags, console));
+  const GenerateContext context{opened.main.model->path(), flags.engine.isa, flags.engine.threads, plan,
+                                flags.link_gbps};
+  console.PrintText("\n");
+  console.PrintJson(ReportJson(report, context));
+  if (!console.json()) {
+    console.PrintNote(fmt::format("\n{}", ReportTable(report, context)));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+void AddGenerateCommand(Program& program) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = program.AddCommand("generate", "Answer a prompt", [flags](Console& console) {
+    return RunGenerate(*flags, console);
+  });
+  AddGenerateFlags(*command, *flags);
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,138 @@
+#include "cli/generate_flags.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <istream>
+
+namespace kvant::cli {
+namespace {
+
+constexpr const char* kAsReceived = "as-received";
+constexpr const char* kDefaultPrecision = "int8";
+
+Result<codec::Precision> Parse(const std::string& flag, const std::string& word) {
+  Result<codec::Precision> precision = codec::ParsePrecision(word.empty() ? kDefaultPrecision : word);
+  return precision.ok() ? precision : Result<codec::Precision>(precision.status().WithContext(flag));
+}
+
+Result<std::string> ReadAll(std::istream& input, const std::string& what) {
+  std::string text;
+  std::array<char, 1 << 16> block{};
+  while (input.read(block.data(), block.size()), input.gcount() > 0) {
+    text.append(block.data(), static_cast<size_t>(input.gcount()));
+    if (text.size() > kMaxTextFileBytes) {
+      return Status(StatusCode::kCapacityExceeded, fmt::format("{} has more than {} bytes", what, kMaxTextFileBytes));
+    }
+  }
+  if (input.bad()) {
+    return Status(StatusCode::kIoError, "cannot read " + what);
+  }
+  return text;
+}
+
+void AddPromptFlags(CLI::App& command, GenerateFlags& flags) {
+  AddOption(command, "-p,--prompt", flags.prompt, "The prompt");
+  AddOption(command, "-f,--file", flags.file, "File with the prompt, taken byte by byte; - is standard input");
+  AddSwitch(command, "--raw", flags.raw, "Take the prompt as it is, without the model's chat template");
+}
+
+void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
+  AddOption(command, "--kv", flags.kv, "Precision of the cache: fp16, int8, int4, each with ,eq=on|off ,sinks=N "
+                                       ",residual=N|inf (default: int8; with --disaggregated as-received)");
+  AddOption(command, "--wire", flags.wire, "Precision of what is sent, the same words (default: int8)");
+  AddSwitch(command, "--disaggregated", flags.disaggregated,
+            "Prefill and decode in engines of their own, which share nothing but a transport");
+  AddOption(command, "--link-gbps", flags.link_gbps, "Rate of that transport in 10^9 bits a second; 0 is no limit")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void AddSamplingFlags(CLI::App& command, engine::SamplingParams& sampling) {
+  AddOption(command, "--temperature", sampling.temperature, "0 takes the likeliest token always");
+  AddOption(command, "--top-k", sampling.top_k, "Choose among the k likeliest tokens; 0 is off");
+  AddOption(command, "--top-p", sampling.top_p, "Choose among the likeliest tokens of this probability in sum; 1 is off");
+  AddOption(command, "--min-p", sampling.min_p, "Leave out tokens below this share of the likeliest one; 0 is off");
+  AddOption(command, "--repeat-penalty", sampling.repeat_penalty, "Divide the logits of recent tokens by this; 1 is off");
+  AddOption(command, "--seed", sampling.seed, "Seed of the random choice");
+}
+
+}  // namespace
+
+void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
+  AddEngineFlags(command, flags.engine);
+  AddPromptFlags(command, flags);
+  AddOption(command, "-n,--max-tokens", flags.options.max_tokens, "Tokens to generate at most")
+      ->check(CLI::PositiveNumber);
+  AddOption(command, "--context", flags.options.context,
+            "Tokens of prompt and answer together; 0 is what the model is meant for");
+  AddSwitch(command, "--ignore-eos", flags.options.ignore_eos, "Do not stop where the model would end");
+  AddKvFlags(command, flags);
+  AddSamplingFlags(command, flags.options.sampling);
+  AddOption(command, "--grammar", flags.grammar_file, "File with a GBNF grammar that the answer must follow");
+}
+
+Result<KvPlan> PlanKv(const GenerateFlags& flags) {
+  if (!flags.disaggregated) {
+    if (!flags.wire.empty() || flags.link_gbps != 0) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("{}: nothing is sent without --disaggregated", flags.wire.empty() ? "--link-gbps" : "--wire"));
+    }
+    if (flags.kv == kAsReceived) {
+      return Status(StatusCode::kInvalidArgument, "--kv as-received: nothing is received without --disaggregated");
+    }
+    KVANT_ASSIGN_OR_RETURN(const codec::Precision kv, Parse("--kv", flags.kv));
+    return KvPlan{kv, std::nullopt};
+  }
+  KVANT_ASSIGN_OR_RETURN(const codec::Precision wire, Parse("--wire", flags.wire));
+  if (!flags.kv.empty() && flags.kv != kAsReceived) {
+    KVANT_ASSIGN_OR_RETURN(const codec::Precision kv, Parse("--kv", flags.kv));
+    if (kv != wire) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("--kv {}: the cache is kept as it arrives, which is --wire {}; nothing is encoded twice",
+                                codec::PrecisionWord(kv), codec::PrecisionWord(wire)));
+    }
+  }
+  return KvPlan{wire, wire};
+}
+
+Result<std::string> ReadTextFile(const std::string& flag, const std::string& path) {
+  const std::string what = flag + " " + path;
+  if (path == "-") {
+    return ReadAll(std::cin, "standard input");
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return Status(StatusCode::kNotFound, what + ": there is no such file");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (std::filesystem::is_directory(path, error) || !file) {
+    return Status(StatusCode::kIoError, what + ": cannot be read");
+  }
+  return ReadAll(file, what);
+}
+
+Result<std::string> ReadPrompt(const GenerateFlags& flags) {
+  if (flags.prompt.has_value() != flags.file.empty()) {
+    return Status(StatusCode::kInvalidArgument, flags.prompt ? "--prompt and --file: give one of them (KVANT_PROMPT and "
+                                                               "KVANT_FILE count)"
+                                                             : "no prompt: give one with -p or -f");
+  }
+  std::string text;
+  if (flags.prompt) {
+    text = *flags.prompt;
+  } else {
+    KVANT_ASSIGN_OR_RETURN(text, ReadTextFile("--file", flags.file));
+  }
+  if (text.empty()) {
+    return Status(StatusCode::kInvalidArgument, "the prompt is empty");
+  }
+  if (const size_t offset = engine::FindInvalidUtf8(text); offset != std::string_view::npos) {
+    return Status(StatusCode::kInvalidArgument, fmt::format("the prompt is not valid UTF-8 at byte {}", offset));
+  }
+  return text;
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,78 @@
+#include "cli/generate_report.h"
+
+#include <fmt/core.h>
+
+#include "cli/format.h"
+
+namespace kvant::cli {
+namespace {
+
+using engine::GenerateReport;
+
+std::string WireWord(const GenerateContext& context) {
+  return context.plan.wire ? codec::PrecisionWord(*context.plan.wire) : "";
+}
+
+std::string Rate(double tokens, double milliseconds) {
+  return milliseconds > 0 ? fmt::format("{:.1f} tok/s", tokens * 1000 / milliseconds) : "";
+}
+
+std::string Share(uint64_t bytes, uint64_t fp16_bytes) {
+  return fp16_bytes == 0 ? "" : fmt::format("{:.3f} of fp16", static_cast<double>(bytes) / static_cast<double>(fp16_bytes));
+}
+
+}  // namespace
+
+Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
+  const bool sent = context.plan.wire.has_value();
+  return {{"text", report.text},
+          {"finish_reason", engine::FinishReasonName(report.finish_reason)},
+          {"prompt_tokens", report.prompt_tokens},
+          {"completion_tokens", report.completion_tokens},
+          {"ttft_ms", report.ttft_ms},
+          {"tpot_ms", report.tpot_ms},
+          {"prefill_ms", report.prefill_ms},
+          {"transfer_ms", report.transfer_ms},
+          {"kv_bytes", report.kv_bytes},
+          {"kv_bytes_fp16", report.kv_bytes_fp16},
+          {"wire_bytes", report.wire_bytes},
+          {"wire_bytes_fp16", report.wire_bytes_fp16},
+          {"bits", {{"payload", report.bits.payload}, {"effective", report.bits.effective}}},
+          {"tiers",
+           {{"fp16", report.tiers.fp16},
+            {"int8", report.tiers.int8},
+            {"int4", report.tiers.int4},
+            {"dropped", report.tiers.dropped}}},
+          {"policy", "uniform"},
+          {"importance", "none"},
+          {"kv", codec::PrecisionWord(context.plan.kv)},
+          {"wire", sent ? Json(WireWord(context)) : Json(nullptr)},
+          {"link_gbps", sent && context.link_gbps > 0 ? Json(context.link_gbps) : Json(nullptr)},
+          {"model", context.model},
+          {"isa", context.isa},
+          {"threads", context.threads}};
+}
+
+std::string ReportTable(const GenerateReport& report, const GenerateContext& context) {
+  std::vector<std::vector<std::string>> rows = {
+      {"prompt", fmt::format("{} tokens", report.prompt_tokens), fmt::format("{:.0f} ms", report.prefill_ms),
+       Rate(report.prompt_tokens, report.prefill_ms)},
+      {"first token", "", fmt::format("{:.0f} ms", report.ttft_ms)},
+      {"answer", fmt::format("{} tokens", report.completion_tokens), fmt::format("{:.1f} ms a token", report.tpot_ms),
+       Rate(1, report.tpot_ms)},
+      {"cache", codec::PrecisionWord(context.plan.kv), FormatBytes(report.kv_bytes),
+       Share(report.kv_bytes, report.kv_bytes_fp16)}};
+  if (context.plan.wire) {
+    rows.push_back({"wire", WireWord(context), FormatBytes(report.wire_bytes),
+                    Share(report.wire_bytes, report.wire_bytes_fp16)});
+    rows.push_back({"transfer", context.link_gbps > 0 ? fmt::format("{} Gbit/s", context.link_gbps) : "no rate limit",
+                    fmt::format("{:.0f} ms", report.transfer_ms), "after prefill"});
+  }
+  rows.push_back({"bits", "", fmt::format("{:.2f} payload", report.bits.payload),
+                  fmt::format("{:.2f} effective", report.bits.effective)});
+  rows.push_back({"ran on", context.isa, fmt::format("{} threads", context.threads),
+                  fmt::format("ended by {}", engine::FinishReasonName(report.finish_reason))});
+  return FormatTable(rows, /*header=*/false);
+}
+
+}  // namespace kvant::cli

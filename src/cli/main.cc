@@ -1,0 +1,8 @@
+#include "cli/command.h"
+
+int main(int argc, char** argv) {
+  kvant::cli::Program program;
+  kvant::cli::AddGenerateCommand(program);
+  kvant::cli::AddModelsCommand(program);
+  return program.Run(argc, argv);
+}
