@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Everything needed, a build and all tests: scripts/test.sh [release|debug|asan|tsan]
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+preset="${1:-release}"
+setup
+build "$preset"
+cd "$KVANT_ROOT"
+ctest --preset "$preset"
