@@ -2,7 +2,7 @@
 file(READ "${PROJECT_SOURCE_DIR}/cmake/layers.json" KVANT_LAYER_TABLE)
 
 add_library(kvant_flags INTERFACE)
-target_compile_options(kvant_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+target_compile_options(kvant_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers
   -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual $<$<BOOL:${KVANT_WERROR}>:-Werror>)
 
 # kvant_layer(<name> SOURCES <file>... [LINK <private library>...])

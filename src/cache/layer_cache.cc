@@ -89,6 +89,13 @@ Status LayerCache::ShrinkExact(uint32_t count) {
   return OkStatus();
 }
 
+void LayerCache::Clear() {
+  sinks_.Shrink(sinks_.num_tokens());
+  encoded_.Shrink(encoded_.num_tokens());
+  residual_.Shrink(residual_.num_tokens());
+  equalization_.reset();
+}
+
 void LayerCache::StoreExact(uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,
                             size_t stride) {
   const uint32_t in_sinks = first < sinks_.num_tokens() ? std::min(count, sinks_.num_tokens() - first) : 0;

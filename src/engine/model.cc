@@ -7,10 +7,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "kvant/base/check.h"
+#include "kvant/base/hash.h"
 #include "kvant/engine/backend.h"
 
 namespace kvant::engine {
@@ -49,6 +51,14 @@ Status MapFile(const std::string& path, void** memory, size_t* bytes) {
   return status;
 }
 
+void AddSample(const ggml_tensor& tensor, Hasher64* hasher) {
+  constexpr size_t kSampleBytes = 1024;
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.data), ggml_nbytes(&tensor));
+  const size_t sample = std::min(kSampleBytes, bytes.size());
+  hasher->Update(bytes.first(sample));
+  hasher->Update(bytes.last(sample));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> Model::Load(const std::string& path) {
@@ -75,10 +85,14 @@ Status Model::MapTensors() {
   }
   mapping_->buffer = ggml_backend_cpu_buffer_from_ptr(mapping_->memory, mapping_->bytes);
   auto* base = static_cast<char*>(mapping_->memory) + gguf_get_data_offset(header);
+  Hasher64 hasher;
+  hasher.Update(std::as_bytes(std::span(&info_.fingerprint, 1)));
   for (int64_t i = 0; i < gguf_get_n_tensors(header); ++i) {
     ggml_tensor* tensor = ggml_get_tensor(mapping_->tensors, gguf_get_tensor_name(header, i));
     ggml_backend_tensor_alloc(mapping_->buffer, tensor, base + gguf_get_tensor_offset(header, i));
+    AddSample(*tensor, &hasher);
   }
+  fingerprint_ = hasher.Digest();
   gguf_free(header);
 
   token_embedding_ = Find("token_embd.weight");

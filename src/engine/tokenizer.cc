@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kvant/base/check.h"
+#include "kvant/base/hash.h"
 #include "kvant/engine/backend.h"
 
 namespace kvant::engine {
@@ -16,6 +17,15 @@ namespace {
 
 std::string TextOf(const llama_vocab* vocab, int32_t token) {
   return token < 0 ? std::string() : std::string(llama_vocab_get_text(vocab, token));
+}
+
+uint64_t FingerprintOf(const llama_vocab* vocab) {
+  Hasher64 hasher;
+  for (int32_t token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
+    const std::string_view text = llama_vocab_get_text(vocab, token);
+    hasher.Update(std::as_bytes(std::span(text.data(), text.size() + 1)));  // with its end, so that borders count
+  }
+  return hasher.Digest();
 }
 
 jinja::value MessageValue(const ChatMessage& message) {
@@ -55,6 +65,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path, cons
     return Status(StatusCode::kCorruption, path + ": libllama refuses the vocabulary: " + TakeGgmlError());
   }
   tokenizer->vocab_ = llama_model_get_vocab(tokenizer->model_);
+  tokenizer->fingerprint_ = FingerprintOf(tokenizer->vocab_);
   tokenizer->template_ = info.tokenizer.chat_template;
   tokenizer->bos_text_ = TextOf(tokenizer->vocab_, llama_vocab_bos(tokenizer->vocab_));
   tokenizer->eos_text_ = TextOf(tokenizer->vocab_, llama_vocab_eos(tokenizer->vocab_));

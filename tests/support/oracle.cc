@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 namespace kvant::test {
 namespace {
@@ -20,7 +21,47 @@ std::vector<double> LogSoftmax(std::span<const float> logits) {
   return result;
 }
 
+// Sums the entropy of softmax rows that libllama computes: [tokens seen (padded), queries, heads].
+struct EntropyMeter {
+  double sum = 0;
+  size_t rows = 0;
+
+  static bool Observe(ggml_tensor* tensor, bool ask, void* self) {
+    const bool wanted = std::string_view(tensor->name).starts_with("kq_soft_max");
+    if (wanted && !ask) {
+      static_cast<EntropyMeter*>(self)->Add(*tensor);
+    }
+    return wanted || !ask;
+  }
+
+  void Add(const ggml_tensor& tensor) {
+    for (int64_t row = 0; row < tensor.ne[1] * tensor.ne[2]; ++row) {
+      const auto* p = static_cast<const float*>(tensor.data) + row * tensor.ne[0];
+      const int64_t seen = row % tensor.ne[1] + 1;
+      if (seen < 32) {
+        continue;
+      }
+      double entropy = 0;
+      for (int64_t i = 0; i < tensor.ne[0]; ++i) {
+        entropy -= p[i] > 0 ? p[i] * std::log(p[i]) : 0;
+      }
+      sum += entropy / std::log(static_cast<double>(seen));
+      ++rows;
+    }
+  }
+};
+
 }  // namespace
+
+double RelativeEntropy(std::span<const float> logits, size_t vocab_size) {
+  double sum = 0;
+  for (size_t row = 0; row < logits.size() / vocab_size; ++row) {
+    for (const double log_p : LogSoftmax(logits.subspan(row * vocab_size, vocab_size))) {
+      sum -= std::exp(log_p) * log_p;
+    }
+  }
+  return sum / static_cast<double>(logits.size() / vocab_size) / std::log(static_cast<double>(vocab_size));
+}
 
 std::vector<float> OracleLogits(const std::string& model_path, std::span<const int32_t> tokens,
                                 const OracleOptions& options) {
@@ -36,6 +77,11 @@ std::vector<float> OracleLogits(const std::string& model_path, std::span<const i
   params.n_threads = options.num_threads;
   params.n_threads_batch = options.num_threads;
   params.flash_attn_type = options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  EntropyMeter meter;
+  if (options.attention_entropy != nullptr) {
+    params.cb_eval = EntropyMeter::Observe;
+    params.cb_eval_user_data = &meter;
+  }
   llama_context* context = llama_init_from_model(model, params);
   const auto vocab_size = static_cast<size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
   std::vector<float> logits;
@@ -53,6 +99,10 @@ std::vector<float> OracleLogits(const std::string& model_path, std::span<const i
     EXPECT_EQ(llama_decode(context, batch), 0);
     const float* rows = llama_get_logits(context);
     logits.insert(logits.end(), rows, rows + count * vocab_size);
+  }
+  if (options.attention_entropy != nullptr) {
+    EXPECT_GT(meter.rows, 0U) << "libllama's softmax rows were not seen";
+    *options.attention_entropy = meter.sum / static_cast<double>(meter.rows);
   }
   llama_batch_free(batch);
   llama_free(context);

@@ -11,6 +11,9 @@ struct OracleOptions {
   bool flash_attention = true;
   uint32_t batch_tokens = 512;
   int num_threads = 2;
+  /// Where given, the mean entropy of attention rows (softmax over seen tokens, rows of at least 32), in units of the
+  /// uniform row's. Needs flash_attention = false.
+  double* attention_entropy = nullptr;
 };
 
 /// Logits [tokens, vocab_size] of libllama over its f16 cache. Fails the test when libllama cannot.
@@ -27,5 +30,8 @@ struct Divergence {
 /// Compare rows [first, tokens) of two logit matrices; perplexity of the tokens that follow.
 Divergence Compare(std::span<const float> expected, std::span<const float> actual, std::span<const int32_t> tokens,
                    size_t first, size_t vocab_size);
+
+/// Mean entropy of the rows' distributions, in units of the uniform distribution's.
+double RelativeEntropy(std::span<const float> logits, size_t vocab_size);
 
 }  // namespace kvant::test

@@ -53,6 +53,9 @@ class LayerCache {
   /// Take back the last `count` tokens; only tokens still at fp16 can go.
   Status ShrinkExact(uint32_t count);
 
+  /// Forget all tokens and the map, and return their memory.
+  void Clear();
+
   /// Store fp16 rows of tokens [first, first + count) of the sequence, which must lie in sinks or residual.
   /// Shapes  keys, values [count, head_dim], rows `stride` elements apart
   void StoreExact(uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,

@@ -43,6 +43,9 @@ class Model {
     return {info_.params.num_layers, info_.params.num_kv_heads, info_.params.head_dim};
   }
 
+  /// Of the header and of samples of every tensor's data (both ends): quick also for files of many gigabytes.
+  uint64_t fingerprint() const { return fingerprint_; }
+
   const std::vector<LayerWeights>& layers() const { return layers_; }
   ggml_tensor* token_embedding() const { return token_embedding_; }
   ggml_tensor* output_norm() const { return output_norm_; }
@@ -57,6 +60,7 @@ class Model {
 
   std::string path_;
   GgufInfo info_;
+  uint64_t fingerprint_ = 0;
   std::unique_ptr<Mapping> mapping_;
   std::vector<LayerWeights> layers_;
   ggml_tensor* token_embedding_ = nullptr;

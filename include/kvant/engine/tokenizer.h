@@ -26,6 +26,7 @@ struct ChatMessage {
 class Tokenizer {
  public:
   /// `info` is what CheckGguf said of `path`.
+  /// Requires a Backend in this process: libllama loads nothing without one
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path, const GgufInfo& info);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
@@ -37,6 +38,9 @@ class Tokenizer {
   /// The bytes of one token; control tokens give nothing. A token may hold part of a UTF-8 character.
   std::string Piece(int32_t token) const;
   bool IsEndOfGeneration(int32_t token) const;
+
+  /// Of every token's text, in order: two files with one fingerprint number their tokens alike.
+  uint64_t fingerprint() const { return fingerprint_; }
 
   bool has_chat_template() const { return !template_.empty(); }
   /// The prompt of a conversation, ready for Encode with parse_special.
@@ -50,6 +54,7 @@ class Tokenizer {
 
   llama_model* model_ = nullptr;
   const llama_vocab* vocab_ = nullptr;
+  uint64_t fingerprint_ = 0;
   std::string template_;
   std::string bos_text_;
   std::string eos_text_;

@@ -42,36 +42,7 @@ Result<std::optional<T>> GetScalar(const GgufHeader& header, std::string_view ke
   return std::optional<T>(scalar);
 }
 
-// Bytes of the sequence that starts at `at`, 0 where it is malformed.
-size_t SequenceLength(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(at);
-  const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-  if (length == 0 || length > text.size() - at) {
-    return 0;
-  }
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(at + i) & 0xC0) != 0x80) {
-      return 0;
-    }
-  }
-  const bool overlong = (lead == 0xE0 && byte(at + 1) < 0xA0) || (lead == 0xF0 && byte(at + 1) < 0x90);
-  const bool outside = (lead == 0xED && byte(at + 1) > 0x9F) || (lead == 0xF4 && byte(at + 1) > 0x8F);
-  return overlong || outside ? 0 : length;
-}
-
 }  // namespace
-
-bool IsUtf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = SequenceLength(text, at);
-    if (length == 0) {
-      return false;
-    }
-    at += length;
-  }
-  return true;
-}
 
 const GgufValue* FindValue(const GgufHeader& header, std::string_view key) {
   const auto found = header.value_index.find(key);

@@ -8,6 +8,7 @@
 
 #include "engine/gguf/gguf_header.h"
 #include "kvant/base/status.h"
+#include "kvant/engine/tokenizer.h"
 
 namespace kvant::engine {
 
@@ -62,7 +63,6 @@ Status ForEachText(const GgufHeader& header, const GgufValue& array, const Visit
 /// names parts in other files or changes what is computed.
 Status CheckCommonKeys(const GgufHeader& header);
 
-/// Well-formed UTF-8: no overlong forms, no surrogates, nothing beyond U+10FFFF.
-bool IsUtf8(std::string_view text);
+inline bool IsUtf8(std::string_view text) { return FindInvalidUtf8(text) == std::string_view::npos; }
 
 }  // namespace kvant::engine

@@ -18,12 +18,6 @@ constexpr uint64_t kMaxTemplateLength = uint64_t{1} << 20;
 
 std::string Key(std::string_view suffix) { return std::string(kPrefix).append(suffix); }
 
-// Pre-tokenizers of byte-level BPE that libllama knows by name, and whether each adds a BOS unless the file says no.
-// One it does not know it refuses; without a name it would split text by a rule that is probably wrong.
-struct PreTokenizer {
-  std::string_view name;
-  bool add_bos;
-};
 constexpr PreTokenizer kPreTokenizers[] = {
     {"default", false},         {"llama-bpe", true},     {"llama3", true},
     {"llama-v3", true},         {"falcon3", true},       {"pixtral", true},
@@ -216,6 +210,8 @@ Status ReadTemplate(const GgufHeader& header, TokenizerParams& params) {
 }
 
 }  // namespace
+
+std::span<const PreTokenizer> PreTokenizers() { return kPreTokenizers; }
 
 Result<CheckedTokenizer> ReadTokenizer(const GgufHeader& header) {
   KVANT_ASSIGN_OR_RETURN(const Vocabulary vocabulary, Vocabulary::Read(header));

@@ -4,7 +4,10 @@
 #include <sstream>
 
 #include "support/engine_fixture.h"
+#include "support/gguf_fixture.h"
 #include "support/oracle.h"
+#include "support/our_logits.h"
+#include "support/temp_dir.h"
 
 namespace kvant::test {
 namespace {
@@ -23,19 +26,25 @@ std::vector<int32_t> TokensOfText(const std::string& model_path, size_t count) {
   return *tokens;
 }
 
-std::vector<float> OurLogits(LoadedModel& loaded, std::span<const int32_t> tokens, uint32_t chunk_tokens) {
-  cache::Sequence sequence = loaded.engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded.account);
-  engine::EncodeInPlace consumer(codec::PromptTail::kByPosition, nullptr);
-  std::vector<float> all;
-  std::vector<float> last;
-  engine::PrefillOptions options;
-  options.chunk_tokens = chunk_tokens;
-  options.all_logits = [&](uint32_t, uint32_t, std::span<const float> logits) {
-    all.insert(all.end(), logits.begin(), logits.end());
-  };
-  const Status status = loaded.engine->Prefill(sequence, tokens, consumer, options, &last);
-  EXPECT_TRUE(status.ok()) << status.message();
-  return all;
+TEST(Oracle, F32CopyAgreesOverAnF16Cache) {
+  const std::string path = DefaultModelPath();
+  if (path.empty() || EvalDataDir().empty()) {
+    GTEST_SKIP() << "needs the default model and ../shared/evaldata";
+  }
+  const TempDir folder;
+  const std::string copy = folder.File("f32.gguf");
+  ASSERT_TRUE(WriteF32Model(path, copy).ok());
+  auto loaded = LoadedModel::Load(copy);
+  ASSERT_NE(loaded, nullptr);
+  const std::vector<int32_t> tokens = TokensOfText(path, 512);
+  const auto oracle = OracleLogits(copy, tokens, {});
+  const auto ours = OurLogits(*loaded, tokens, 512);
+  const Divergence divergence = Compare(oracle, ours, tokens, 0, loaded->model->params().vocab_size);
+  std::printf("F32 copy, f16 cache, %zu positions: mean KL %.3g, max %.3g, perplexity %.5f (libllama %.5f)\n",
+              tokens.size(), divergence.mean_kl, divergence.max_kl, divergence.perplexity_actual,
+              divergence.perplexity_expected);
+  EXPECT_LE(divergence.mean_kl, 2e-5);
+  EXPECT_NEAR(divergence.perplexity_actual / divergence.perplexity_expected, 1.0, 5e-4);
 }
 
 TEST(Oracle, QuantizedFileIsWithinLibllamasOwnSpread) {

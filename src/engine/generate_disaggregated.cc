@@ -1,0 +1,144 @@
+#include <thread>
+
+#include "engine/answer.h"
+#include "kvant/base/hash.h"
+#include "kvant/engine/generate.h"
+#include "kvant/transfer/receiver.h"
+#include "kvant/transfer/sender.h"
+#include "kvant/transport/loopback.h"
+
+namespace kvant::engine {
+namespace {
+
+uint64_t RopeDigest(const RopeParams& rope) {
+  if (rope.scaling == RopeScaling::kNone && !rope.has_freq_factors) {
+    return 0;
+  }
+  Hasher64 hasher;
+  const auto add = [&](const auto& value) { hasher.Update(std::as_bytes(std::span(&value, 1))); };
+  add(rope.dims);
+  add(rope.scaling);
+  add(rope.factor);
+  add(rope.original_context);
+  add(rope.attn_factor);
+  return hasher.Digest();  // the factors themselves are weights, and so in the model's fingerprint
+}
+
+wire::ModelIdentity IdentityOf(const Model& model, const Tokenizer& tokenizer) {
+  const RopeParams& rope = model.params().rope;
+  return {.model_fingerprint = model.fingerprint(),
+          .tokenizer_fingerprint = tokenizer.fingerprint(),
+          .shape = model.cache_shape(),
+          .rope_layout = rope.layout == RopeLayout::kHalves ? wire::RopeLayout::kHalves : wire::RopeLayout::kAdjacent,
+          .rope_base = rope.base,
+          .rope_digest = RopeDigest(rope)};
+}
+
+// Sends a layer when the prompt has passed it, and frees it.
+class SendAndClear : public LayerConsumer {
+ public:
+  SendAndClear(transfer::Sender* sender, ThreadPool* pool) : sender_(sender), pool_(pool) {}
+
+  Status LayerDone(uint32_t layer, cache::LayerCache& cache) override {
+    KVANT_RETURN_IF_ERROR(sender_->SendLayer(layer, cache, pool_));
+    cache.Clear();
+    return OkStatus();
+  }
+
+ private:
+  transfer::Sender* sender_;
+  ThreadPool* pool_;
+};
+
+// What the prefill side is told, and what it leaves behind.
+struct PrefillJob {
+  Engine* engine;
+  const Tokenizer* tokenizer;
+  std::span<const int32_t> prompt;
+  codec::Precision wire;
+  uint32_t context_tokens;
+  const GenerateOptions* options;
+  const GenerateCallbacks* callbacks;
+  Clock::time_point prefilled{};
+  Status status;
+};
+
+Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
+  const ModelParams& params = job.engine->model().params();
+  KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
+                         Sampler::Create(*job.tokenizer, job.options->sampling));
+  const auto num_tokens = static_cast<uint32_t>(job.prompt.size());
+  KVANT_RETURN_IF_ERROR(sender.Handshake({.model = IdentityOf(job.engine->model(), *job.tokenizer),
+                                          .precision = job.wire,
+                                          .num_prompt_tokens = num_tokens,
+                                          .num_context_tokens = job.context_tokens}));
+  cache::MemoryAccount account(job.options->memory_limit_bytes);
+  cache::Sequence sequence = job.engine->NewSequence(job.wire, &account);
+  SendAndClear consumer(&sender, &job.engine->backend().pool());
+  PrefillOptions prefill;
+  prefill.cancelled = job.callbacks->cancelled;
+  if (job.callbacks->prefill) {
+    prefill.progress = [&](uint32_t layers_done) { job.callbacks->prefill(layers_done, params.num_layers); };
+  }
+  std::vector<float> logits;
+  KVANT_RETURN_IF_ERROR(job.engine->Prefill(sequence, job.prompt, consumer, prefill, &logits));
+  sampler->AcceptPrompt(job.prompt);
+  KVANT_ASSIGN_OR_RETURN(const int32_t first_token, sampler->Sample(logits));
+  job.prefilled = Clock::now();
+  return sender.Finish({.prompt_tokens = {job.prompt.begin(), job.prompt.end()},
+                        .first_token = first_token,
+                        .first_position = num_tokens,
+                        .sampler = {job.options->sampling.seed, 1}});
+}
+
+// The prefill worker, on its own thread.
+void RunPrefill(PrefillJob& job, transport::Endpoint* endpoint) {
+  transfer::Sender sender(endpoint, {});
+  job.status = SendPrompt(job, sender);
+  if (!job.status.ok()) {
+    sender.Abort(job.status);
+  }
+}
+
+}  // namespace
+
+Result<GenerateReport> GenerateDisaggregated(Engine& prefill, Engine& decode, const Tokenizer& tokenizer,
+                                             std::span<const int32_t> prompt, const DisaggregatedOptions& link,
+                                             const GenerateOptions& options, const GenerateCallbacks& callbacks) {
+  const Clock::time_point begin = Clock::now();
+  const ModelParams& params = decode.model().params();
+  KVANT_ASSIGN_OR_RETURN(const uint32_t limit, AnswerLimit(params, prompt.size(), options));
+  KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler, Sampler::Create(tokenizer, options.sampling));
+  KVANT_ASSIGN_OR_RETURN(const transport::LoopbackPair pair,
+                         transport::MakeLoopback({.gigabits_per_second = link.link_gbps}));
+  const auto context_tokens = static_cast<uint32_t>(prompt.size()) + limit;
+  PrefillJob job{&prefill, &tokenizer, prompt, link.wire, context_tokens, &options, &callbacks};
+  std::thread worker([&] { RunPrefill(job, pair.first.get()); });
+
+  cache::MemoryAccount account(options.memory_limit_bytes);
+  transfer::Receiver receiver(pair.second.get(), {.model = IdentityOf(decode.model(), tokenizer),
+                                                  .max_context_tokens = context_tokens,
+                                                  .isa = decode.backend().isa(),
+                                                  .account = &account,
+                                                  .progress = callbacks.transfer});
+  Result<transfer::Received> received = receiver.Run();
+  worker.join();
+  KVANT_RETURN_IF_ERROR(job.status.WithContext("prefill side"));
+  KVANT_RETURN_IF_ERROR(received.status().WithContext("decode side"));
+
+  GenerateReport report;
+  report.prompt_tokens = static_cast<uint32_t>(prompt.size());
+  report.prefill_ms = MillisecondsBetween(begin, job.prefilled);
+  report.transfer_ms = MillisecondsBetween(job.prefilled, receiver.report().last_message);
+  const transport::Counters counted = pair.second->counters();
+  report.wire_bytes = counted.received_bytes + counted.sent_bytes;
+  report.wire_bytes_fp16 = receiver.report().kv_bytes_fp16;
+  sampler->AcceptPrompt(received->finish.prompt_tokens);
+  sampler->AcceptGenerated(received->finish.first_token);
+  report.ttft_ms = MillisecondsBetween(begin, Clock::now());
+  Answer answer(&decode, &tokenizer, sampler.get(), &options, &callbacks);
+  KVANT_RETURN_IF_ERROR(answer.Run(received->sequence, received->finish.first_token, limit, &report));
+  return report;
+}
+
+}  // namespace kvant::engine
