@@ -243,8 +243,11 @@ TempFile::TempFile(const std::string& name)
 
 TempFile::~TempFile() { std::filesystem::remove(path_); }
 
+// Over the old bytes: a file that is cut to nothing first is flushed to the disk by some file systems, each time.
 void TempFile::Write(const std::string& bytes) const {
-  std::ofstream(path_, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const auto mode = std::filesystem::exists(path_) ? std::ios::in | std::ios::out : std::ios::out;
+  std::ofstream(path_, mode | std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::filesystem::resize_file(path_, bytes.size());
 }
 
 }  // namespace kvant::test

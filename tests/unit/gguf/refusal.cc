@@ -4,6 +4,14 @@
 #include "support/gguf_fixture.h"
 
 namespace kvant::engine {
+namespace {
+
+std::string ByteToken(int byte) {
+  constexpr const char* kHex = "0123456789ABCDEF";
+  return std::string("<0x") + kHex[byte >> 4] + kHex[byte & 15] + ">";
+}
+
+}  // namespace
 
 test::GgufImage SmallImage() {
   static const test::GgufImage image = [] {
@@ -19,6 +27,33 @@ test::GgufImage SmallImage() {
     EXPECT_TRUE(status.ok()) << status.message();
     return test::GgufImage::Read(file.path());
   }();
+  return image;
+}
+
+test::GgufImage SentencePieceImage() {
+  test::GgufImage image = SmallImage();
+  std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
+  std::vector<int32_t> types = {2, 3, 3};
+  for (int byte = 0; byte < 256; ++byte) {
+    tokens.push_back(ByteToken(byte));
+    types.push_back(6);
+  }
+  for (const char* piece : {"\xE2\x96\x81", "a", "b", "ab",
+                            "\xE2\x96\x81"
+                            "a",
+                            "c", "d", "e", "f", "g", "h"}) {
+    tokens.emplace_back(piece);
+    types.push_back(1);
+  }
+  image.SetText("tokenizer.ggml.model", "llama");
+  image.Remove("tokenizer.ggml.pre");
+  image.Remove("tokenizer.ggml.merges");
+  image.Remove("tokenizer.ggml.eot_token_id");
+  image.SetTexts("tokenizer.ggml.tokens", tokens);
+  image.SetI32s("tokenizer.ggml.token_type", types);
+  image.SetF32s("tokenizer.ggml.scores", std::vector<float>(tokens.size(), -1.0F));
+  image.SetU32("tokenizer.ggml.bos_token_id", 1);
+  image.SetU32("tokenizer.ggml.eos_token_id", 2);
   return image;
 }
 

@@ -24,6 +24,9 @@ inline std::string RefusalName(const testing::TestParamInfo<Refusal>& info) { re
 /// A one-layer model with 2 query heads over 1 KV head of size 32 and a vocabulary of 270.
 test::GgufImage SmallImage();
 
+/// The same with a SentencePiece vocabulary: three special tokens, 256 bytes, eleven pieces.
+test::GgufImage SentencePieceImage();
+
 /// CheckGguf on the damaged image: the error is as stated.
 void ExpectRefused(const Refusal& refusal);
 

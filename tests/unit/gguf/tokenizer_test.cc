@@ -35,37 +35,6 @@ void ReplaceMerge(GgufImage& image, const std::string& merge) {
   image.SetTexts(kMerges, merges);
 }
 
-std::string ByteToken(int byte) {
-  constexpr const char* kHex = "0123456789ABCDEF";
-  return std::string("<0x") + kHex[byte >> 4] + kHex[byte & 15] + ">";
-}
-
-// A SentencePiece vocabulary of the same size: three specials, 256 bytes, pieces.
-void MakeSentencePiece(GgufImage& image) {
-  std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
-  std::vector<int32_t> types = {2, 3, 3};
-  for (int byte = 0; byte < 256; ++byte) {
-    tokens.push_back(ByteToken(byte));
-    types.push_back(6);
-  }
-  for (const char* piece : {"\xE2\x96\x81", "a", "b", "ab",
-                            "\xE2\x96\x81"
-                            "a",
-                            "c", "d", "e", "f", "g", "h"}) {
-    tokens.emplace_back(piece);
-    types.push_back(1);
-  }
-  image.SetText("tokenizer.ggml.model", "llama");
-  image.Remove("tokenizer.ggml.pre");
-  image.Remove(kMerges);
-  image.Remove("tokenizer.ggml.eot_token_id");
-  image.SetTexts(kTokens, tokens);
-  image.SetI32s(kTypes, types);
-  image.SetF32s(kScores, std::vector<float>(tokens.size(), -1.0F));
-  image.SetU32("tokenizer.ggml.bos_token_id", 1);
-  image.SetU32("tokenizer.ggml.eos_token_id", 2);
-}
-
 const Refusal kRefusals[] = {
     {"no_tokens", [](GgufImage& i) { i.Remove(kTokens); }, kCorruption, "tokenizer.ggml.tokens: the key is missing"},
     {"tokens_empty", [](GgufImage& i) { i.SetTexts(kTokens, {}); }, kCorruption, "tokenizer.ggml.tokens: 0 tokens"},
@@ -174,13 +143,13 @@ const Refusal kRefusals[] = {
      kCorruption, "tokenizer.chat_template: 1048577 bytes"},
     {"pieces_without_scores",
      [](GgufImage& i) {
-       MakeSentencePiece(i);
+       i = SentencePieceImage();
        i.Remove(kScores);
      },
      kCorruption, "tokenizer.ggml.scores: the key is missing"},
     {"pieces_without_a_byte",
      [](GgufImage& i) {
-       MakeSentencePiece(i);
+       i = SentencePieceImage();
        ReplaceToken(i, 3 + 0x0A, "newline");
        ReplaceType(i, 3 + 0x0A, 1);
      },
@@ -192,8 +161,7 @@ TEST_P(TokenizerTest, IsRefused) { ExpectRefused(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(All, TokenizerTest, testing::ValuesIn(kRefusals), RefusalName);
 
 TEST(TokenizerOptionTest, SentencePieceIsRead) {
-  GgufImage image = SmallImage();
-  MakeSentencePiece(image);
+  GgufImage image = SentencePieceImage();
   image.Remove("tokenizer.ggml.add_bos_token");
   const test::TempFile file("pieces");
   file.Write(image.Bytes());
@@ -209,8 +177,7 @@ TEST(TokenizerOptionTest, SentencePieceIsRead) {
 }
 
 TEST(TokenizerOptionTest, ABytesOwnCharacterStandsInForItsToken) {
-  GgufImage image = SmallImage();
-  MakeSentencePiece(image);
+  GgufImage image = SentencePieceImage();
   ReplaceToken(image, 3 + 'z', "z");
   ReplaceType(image, 3 + 'z', 1);
   EXPECT_TRUE(CheckImage(image).ok()) << CheckImage(image).message();
