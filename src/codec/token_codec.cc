@@ -1,5 +1,6 @@
 #include "kvant/codec/token_codec.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -113,7 +114,10 @@ void DecodeRowsRef(TokenCodec codec, uint32_t head_dim, ConstTokenRows rows, siz
   for (size_t t = 0; t < num_tokens; ++t) {
     DecodeRow(codec, head_dim, rows.codes.data() + t * row_bytes, HasScale(codec) ? rows.scales[t] : Half{},
               HasZero(codec) ? rows.zeros[t] : Half{}, x);
-    ToHalf(std::span<const float>(x.data(), head_dim), std::span(dst + t * dst_stride, head_dim));
+    // The rounding of the scale can carry the largest code past the largest half.
+    for (uint32_t c = 0; c < head_dim; ++c) {
+      dst[t * dst_stride + c] = ToHalf(std::clamp(x[c], -kHalfMax, kHalfMax));
+    }
   }
 }
 

@@ -20,9 +20,10 @@ GroupParams FitGroup(Rule rule, int bits, std::span<const float> x) {
     const float largest = std::max(std::fabs(*low), std::fabs(*high));
     return {ToHalf(largest / static_cast<float>(SymmetricMax(bits))), Half{}};
   }
-  // The range is taken from the stored zero, which may lie above the minimum by its rounding.
-  const Half zero = ToHalf(*low);
-  return {ToHalf(std::max(*high - ToFloat(zero), 0.0F) / static_cast<float>(AffineMax(bits))), zero};
+  // The range is taken from the stored zero, which may lie above the minimum by its rounding. Neither is ever -0: the
+  // order of +0 and -0 in the group would show, and a scale of -0 would pass for one that is not 0.
+  const Half zero = ToHalf(*low + 0.0F);
+  return {ToHalf(std::max(0.0F, *high - ToFloat(zero)) / static_cast<float>(AffineMax(bits))), zero};
 }
 
 void EncodeGroup(Rule rule, int bits, GroupParams params, std::span<const float> x, std::span<uint8_t> codes) {

@@ -70,7 +70,8 @@ struct ConstTokenRows {
 void EncodeRowsRef(TokenCodec codec, uint32_t head_dim, const Half* src, size_t src_stride, size_t num_tokens,
                    TokenRows out);
 
-/// Decode rows to fp16 (rounded once from the fp32 value); the scalar reference of kernels::RowKernels::decode.
+/// Decode rows to fp16, rounded once from the fp32 value, ±65504 where that is beyond the fp16 range; the scalar
+/// reference of kernels::RowKernels::decode.
 void DecodeRowsRef(TokenCodec codec, uint32_t head_dim, ConstTokenRows rows, size_t num_tokens, Half* dst,
                    size_t dst_stride);
 
