@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <utility>
 
 #include "kernels/cpu/attend_kernels.h"
 #include "kvant/base/check.h"
@@ -104,6 +105,23 @@ Stretch MakeStretch(const AttendSegment& segment, uint32_t first) {
   return stretch;
 }
 
+uint32_t StretchTokens(const TokenPageLayout& layout, uint32_t first, uint32_t end) {
+  return std::min({kStretchTokens, layout.capacity - first % layout.capacity, end - first});
+}
+
+// Scales and zeros are read a few lines at a time, too few for the hardware to see a stream.
+void PrefetchParams(const TokenPageLayout& layout, const Stretch& stretch) {
+  constexpr size_t kLineHalves = 32;
+  for (const auto& [present, params] : {std::pair(codec::HasScale(layout.codec), stretch.key_scales),
+                                        std::pair(codec::HasScale(layout.codec), stretch.value_scales),
+                                        std::pair(codec::HasZero(layout.codec), stretch.key_zeros),
+                                        std::pair(codec::HasZero(layout.codec), stretch.value_zeros)}) {
+    for (size_t i = 0; present && i < std::min(kStretchTokens, layout.capacity); i += kLineHalves) {
+      __builtin_prefetch(params + i);
+    }
+  }
+}
+
 // How many tokens of a stretch the rows of a block see; returns the largest.
 uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, int64_t first_position, uint32_t num_tokens,
                     RowBlock& block) {
@@ -125,12 +143,13 @@ void AttendToSlice(const AttendKernels& kernels, const AttendQueries& queries, c
   const auto attend = kernels.attend[static_cast<size_t>(layout.codec)];
   const uint32_t end = slice.first_token + slice.num_tokens;
   for (uint32_t first = slice.first_token; first < end;) {
-    const uint32_t slot = first % layout.capacity;
-    const uint32_t num_tokens = std::min({kStretchTokens, layout.capacity - slot, end - first});
+    const uint32_t num_tokens = StretchTokens(layout, first, end);
     Stretch stretch = MakeStretch(segment, first);
-    if (slot == 0 && num_tokens == layout.capacity && first + num_tokens < end) {
-      const size_t page = first / layout.capacity;
-      stretch.ahead = segment.pages[page + 1] - segment.pages[page];
+    stretch.keys_ahead = stretch.values - stretch.keys;
+    if (first + num_tokens < end) {
+      const Stretch next = MakeStretch(segment, first + num_tokens);
+      stretch.values_ahead = next.keys - stretch.values;
+      PrefetchParams(layout, next);
     }
     for (uint32_t b = 0; b < workspace.blocks().size(); ++b) {
       RowBlock& block = workspace.blocks()[b];
@@ -138,7 +157,8 @@ void AttendToSlice(const AttendKernels& kernels, const AttendQueries& queries, c
       const uint32_t reach = SetVisible(queries, b * kRowBlock, first_position, num_tokens, block);
       if (reach > 0) {
         attend(stretch, reach, block, workspace.stretch());
-        stretch.ahead = 0;
+        stretch.keys_ahead = 0;
+        stretch.values_ahead = 0;
       }
     }
     first += num_tokens;

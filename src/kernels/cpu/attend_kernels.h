@@ -24,7 +24,8 @@ struct Stretch {
   const Half* key_zeros;
   const Half* value_scales;
   const Half* value_zeros;
-  ptrdiff_t ahead;  ///< from these keys and values to those that come next, for prefetching; 0: do not
+  ptrdiff_t keys_ahead;  ///< bytes from these keys, and from these values, to the next stretch's, for prefetching; or 0
+  ptrdiff_t values_ahead;
 };
 
 /// Up to kRowBlock query rows with their running softmax.

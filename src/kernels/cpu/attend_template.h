@@ -13,6 +13,9 @@ namespace {
 
 using codec::TokenCodec;
 
+// Before loops over rows and vectors: unrolled early, their arrays become registers.
+#define KVANT_UNROLL _Pragma("GCC unroll 16")
+
 template <int kValue>
 struct Count {
   static constexpr int value = kValue;
@@ -42,7 +45,7 @@ constexpr uint32_t VectorsFor(int rows) {
 // the products made from the rest stay clear of subnormal numbers. Cody-Waite reduction, then a polynomial of degree 6
 // with coefficients from a least-squares fit on Chebyshev nodes of [-ln2/2, ln2/2].
 template <class V>
-typename V::F Exp(typename V::F x) {
+[[gnu::always_inline]] inline typename V::F Exp(typename V::F x) {
   constexpr float kSmallest = -60.0F;
   const auto clamped = V::Max(x, V::Set(kSmallest));
   const auto n = V::Round(V::Mul(clamped, V::Set(1.44269504F)));
@@ -61,7 +64,7 @@ typename V::F Exp(typename V::F x) {
 
 /// Address of the `lane_block`-th run of kLanes tokens in a stretch of key tiles with `unit_bytes` a token and step.
 template <class V>
-const std::byte* KeysAt(const Stretch& stretch, uint32_t lane_block, size_t unit_bytes) {
+[[gnu::always_inline]] inline const std::byte* KeysAt(const Stretch& stretch, uint32_t lane_block, size_t unit_bytes) {
   const uint32_t token = lane_block * V::kLanes;
   return stretch.keys + token / codec::kTileTokens * stretch.key_tile_bytes + token % codec::kTileTokens * unit_bytes;
 }
@@ -72,8 +75,10 @@ void ExactLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_ro
   constexpr size_t kStep = codec::kTileTokens * sizeof(Half);
   typename V::F acc[kRows][kVectors];
   const std::byte* keys[kVectors];
+  KVANT_UNROLL
   for (uint32_t b = 0; b < kVectors; ++b) {
     keys[b] = KeysAt<V>(stretch, lane_block + b, sizeof(Half));
+    KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       acc[r][b] = V::Set(0.0F);
     }
@@ -81,21 +86,24 @@ void ExactLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_ro
   const float* q = rows.q + first_row;
   for (uint32_t c = 0; c < stretch.head_dim; ++c, q += kRowBlock) {
     typename V::F k[kVectors];
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       k[b] = V::LoadHalf(keys[b] + c * kStep);
-      if (stretch.ahead != 0) {
-        V::Prefetch(keys[b] + c * kStep + stretch.ahead);
-      }
+      V::Prefetch(keys[b] + c * kStep + stretch.keys_ahead);
     }
+    KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const auto qc = V::Set(q[r]);
+      KVANT_UNROLL
       for (uint32_t b = 0; b < kVectors; ++b) {
         acc[r][b] = V::Fma(qc, k[b], acc[r][b]);
       }
     }
   }
+  KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const auto mean = V::Set(rows.mean_logit[first_row + r]);
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       V::Store(&memory.p[first_row + r][(lane_block + b) * V::kLanes], V::Add(acc[r][b], mean));
     }
@@ -107,7 +115,9 @@ void AddExactValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint
                     const StretchMemory& memory) {
   typename V::F acc[kRows][kVectors];
   float* out = rows.out + size_t{first_row} * stretch.value_channels + channel;
+  KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       acc[r][b] = V::Load(out + r * stretch.value_channels + b * V::kLanes);
     }
@@ -117,20 +127,25 @@ void AddExactValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint
   const float(*p)[kStretchTokens] = memory.p + first_row;
   for (uint32_t t = 0; t < reach; ++t, values += token_bytes) {
     typename V::F v[kVectors];
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       v[b] = V::LoadHalf(values + b * V::kLanes * sizeof(Half));
     }
-    if (stretch.ahead != 0) {
-      V::Prefetch(values + stretch.ahead);
+    if (stretch.values_ahead != 0) {
+      V::Prefetch(values + stretch.values_ahead);
     }
+    KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const auto pt = V::Set(p[r][t]);
+      KVANT_UNROLL
       for (uint32_t b = 0; b < kVectors; ++b) {
         acc[r][b] = V::Fma(pt, v[b], acc[r][b]);
       }
     }
   }
+  KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       V::Store(out + r * stretch.value_channels + b * V::kLanes, acc[r][b]);
     }
@@ -148,7 +163,7 @@ struct CodePairs {
 
 /// The `kPart`-th four codes of a unit: one part of bytes, or low and high nibbles.
 template <class V, int kBits, int kPart>
-CodePairs<V> Unpack(typename V::I unit) {
+[[gnu::always_inline]] inline CodePairs<V> Unpack(typename V::I unit) {
   if constexpr (kBits == 8) {
     return {V::And(unit, V::SetInt(0x00FF00FF)), V::template ShiftRight16<8>(unit)};
   } else {
@@ -164,15 +179,18 @@ CodePairs<V> Unpack(typename V::I unit) {
 /// acc[r][b] += Σ over the unit's codes of code · x, x being the paired rows at `x`, `x_row` apart, `x_pair` between
 /// even and odd pairs.
 template <class V, int kBits, int kPart, int kRows, uint32_t kVectors>
-void DotUnits(const typename V::I* units, const int32_t* x, size_t x_row, size_t x_pair,
+[[gnu::always_inline]] inline void DotUnits(const typename V::I* units, const int32_t* x, size_t x_row, size_t x_pair,
               typename V::I (*acc)[kVectors]) {
   CodePairs<V> codes[kVectors];
+  KVANT_UNROLL
   for (uint32_t b = 0; b < kVectors; ++b) {
     codes[b] = Unpack<V, kBits, kPart>(units[b]);
   }
+  KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const auto even = V::SetInt(x[r * x_row]);
     const auto odd = V::SetInt(x[r * x_row + x_pair]);
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       acc[r][b] = V::DotPairs(V::DotPairs(acc[r][b], codes[b].even, even), codes[b].odd, odd);
     }
@@ -191,8 +209,10 @@ void CodeLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row
   constexpr size_t kUnitBytes = 4;
   typename V::I acc[kRows][kVectors];
   const std::byte* keys[kVectors];
+  KVANT_UNROLL
   for (uint32_t b = 0; b < kVectors; ++b) {
     keys[b] = KeysAt<V>(stretch, lane_block + b, kUnitBytes);
+    KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       acc[r][b] = V::SetInt(-BiasOf(kCodec) * rows.x_sum[first_row + r]);
     }
@@ -201,11 +221,12 @@ void CodeLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row
   const int32_t* x = rows.x + first_row;
   for (uint32_t g = 0; g < num_units; ++g, x += 2 * kParts * kRowBlock) {
     typename V::I units[kVectors];
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       const std::byte* unit = keys[b] + g * codec::kTileTokens * kUnitBytes;
       units[b] = V::LoadInt(unit);
-      if (stretch.ahead != 0) {
-        V::Prefetch(unit + stretch.ahead);
+      if (stretch.keys_ahead != 0) {
+        V::Prefetch(unit + stretch.keys_ahead);
       }
     }
     DotUnits<V, kBits, 0, kRows, kVectors>(units, x, 1, kRowBlock, acc);
@@ -213,9 +234,11 @@ void CodeLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row
       DotUnits<V, kBits, 1, kRows, kVectors>(units, x + 2 * kRowBlock, 1, kRowBlock, acc);
     }
   }
+  KVANT_UNROLL
   for (uint32_t b = 0; b < kVectors; ++b) {
     const uint32_t token = (lane_block + b) * V::kLanes;
     const auto scale = V::LoadHalf(stretch.key_scales + token);
+    KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const uint32_t row = first_row + r;
       auto dot = V::Mul(V::ToFloats(acc[r][b]), scale);
@@ -234,7 +257,9 @@ void AddCodeValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint3
   constexpr uint32_t kParts = 8 / kBits;
   constexpr size_t kRowPairs = kStretchTokens / 2;
   typename V::I acc[kRows][kVectors];
+  KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       acc[r][b] = V::SetInt(-BiasOf(kCodec) * memory.px_sum[first_row + r]);
     }
@@ -245,11 +270,12 @@ void AddCodeValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint3
   const uint32_t num_units = (reach + 4 * kParts - 1) / (4 * kParts);
   for (uint32_t g = 0; g < num_units; ++g, x += 2 * kParts, values += unit_stride) {
     typename V::I units[kVectors];
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       const std::byte* unit = values + b * V::kLanes * 4;
       units[b] = V::LoadInt(unit);
-      if (stretch.ahead != 0) {
-        V::Prefetch(unit + stretch.ahead);
+      if (stretch.values_ahead != 0) {
+        V::Prefetch(unit + stretch.values_ahead);
       }
     }
     DotUnits<V, kBits, 0, kRows, kVectors>(units, x, kRowPairs, 1, acc);
@@ -258,9 +284,11 @@ void AddCodeValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint3
     }
   }
   float* out = rows.out + size_t{first_row} * stretch.value_channels + channel;
+  KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const auto scale = V::Set(memory.p_scale[first_row + r]);
     const auto zero = V::Set(memory.p_zero[first_row + r]);
+    KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       float* at = out + r * stretch.value_channels + b * V::kLanes;
       auto sum = V::Fma(V::ToFloats(acc[r][b]), scale, V::Load(at));

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/lanes_x86.h"
+
 // lanes_portable.h for AVX2 with FMA and F16C: half a tile of tokens a register.
 namespace kvant::kernels {
 namespace {
@@ -13,15 +15,28 @@ struct LanesAvx2 {
   static constexpr uint32_t kMaxRows = 4;
   using F = __m256;
   using I = __m256i;
+  using H = __m256i;  ///< 2·kLanes halves, as bits
+  using B = __m256i;  ///< 4·kLanes bytes
 
   static F Set(float x) { return _mm256_set1_ps(x); }
   static F Load(const float* src) { return _mm256_loadu_ps(src); }
   static F LoadHalf(const void* src) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(src))); }
+  static F SetHalf(uint16_t bits) { return Set(_cvtsh_ss(bits)); }
   static void Store(float* dst, F a) { _mm256_storeu_ps(dst, a); }
+  static void StoreHalf(void* dst, F a) { _mm_storeu_si128(static_cast<__m128i*>(dst), Halves(a)); }
+  static bool StoreHalfIfFinite(void* dst, F a) {
+    const __m128i halves = Halves(a);
+    _mm_storeu_si128(static_cast<__m128i*>(dst), halves);
+    const __m128i magnitude = _mm_and_si128(halves, _mm_set1_epi16(0x7FFF));
+    return _mm_movemask_epi8(_mm_cmpgt_epi16(magnitude, _mm_set1_epi16(0x7BFF))) == 0;
+  }
   static F Add(F a, F b) { return _mm256_add_ps(a, b); }
+  static F Sub(F a, F b) { return _mm256_sub_ps(a, b); }
+  static F Div(F a, F b) { return _mm256_div_ps(a, b); }
   static F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F Max(F a, F b) { return _mm256_max_ps(a, b); }
+  static F Min(F a, F b) { return _mm256_min_ps(a, b); }
   static F Abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), a); }
   static float Sum(F a) {
     const __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -61,7 +76,50 @@ struct LanesAvx2 {
     const __m128i low = _mm_shufflelo_epi16(packed, _MM_SHUFFLE(3, 1, 2, 0));
     _mm_storeu_si128(static_cast<__m128i*>(dst), _mm_shufflehi_epi16(low, _MM_SHUFFLE(3, 1, 2, 0)));
   }
-  static void Prefetch(const void* address) { _mm_prefetch(address, _MM_HINT_T0); }
+
+  static H LoadHalfBits(const void* src) { return LoadInt(src); }
+  static H HalfMagnitude(H a) { return _mm256_and_si256(a, _mm256_set1_epi16(0x7FFF)); }
+  static H Sortable(H a) {
+    return _mm256_xor_si256(a, _mm256_and_si256(_mm256_srai_epi16(a, 15), _mm256_set1_epi16(0x7FFF)));
+  }
+  static H MaxHalfBits(H a, H b) { return _mm256_max_epi16(a, b); }
+  static H MinHalfBits(H a, H b) { return _mm256_min_epi16(a, b); }
+  static int16_t LargestHalfBits(H a) {
+    return LargestInt16(_mm_max_epi16(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
+  }
+  static int16_t SmallestHalfBits(H a) {
+    return SmallestInt16(_mm_min_epi16(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
+  }
+
+  static B Narrow(I a, I b, I c, I d) {
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  static B ClampBytes(B a, int8_t low, int8_t high) {
+    return _mm256_min_epi8(_mm256_max_epi8(a, _mm256_set1_epi8(low)), _mm256_set1_epi8(high));
+  }
+  static B AddBytes(B a, uint8_t b) { return _mm256_add_epi8(a, _mm256_set1_epi8(static_cast<char>(b))); }
+  static void StoreBytes(void* dst, B a) { _mm256_storeu_si256(static_cast<__m256i*>(dst), a); }
+  static void StoreNibbles(void* dst, B a) {
+    const __m256i joined = _mm256_or_si256(a, _mm256_srli_epi64(a, 28));
+    const __m256i packed = _mm256_permutevar8x32_epi32(joined, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+    _mm_storeu_si128(static_cast<__m128i*>(dst), _mm256_castsi256_si128(packed));
+  }
+  static I LoadBytes(const void* src) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(src)));
+  }
+  static I LoadNibbles(const void* src) {
+    int32_t bytes = 0;
+    __builtin_memcpy(&bytes, src, sizeof bytes);
+    const __m256i twice = _mm256_cvtepu8_epi32(_mm_set1_epi32(bytes));
+    const __m256i shifts = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
+    return _mm256_and_si256(_mm256_srlv_epi32(twice, shifts), _mm256_set1_epi32(0xF));
+  }
+
+  static void Prefetch(const void* address) { _mm_prefetch(address, _MM_HINT_T1); }
+
+ private:
+  static __m128i Halves(F a) { return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 };
 
 }  // namespace

@@ -1,0 +1,107 @@
+#pragma once
+
+#include "kernels/cuda/pair_tile.cuh"
+#include "kernels/cuda/token_tile.cuh"
+
+namespace kvant::kernels::cuda {
+
+/// Which tokens of the tiles at hand count: [begin, end), counted from the first token of the first tile.
+struct VisibleTokens {
+  int begin;
+  int end;
+};
+
+/// What a block of tiles may add to Σ p before the reference is looked for again. Probabilities are fp16 numbers
+/// relative to a reference that lags behind the largest logit; up to this sum none of them, nor its product with a
+/// value scale below 255, leaves fp16.
+inline constexpr float kMostBeforeRaise = 256.0F;
+
+/// Soft cap in log2 units: cap · tanh(x / cap), to fp32 accuracy (tanh.approx has 11 bits, too few for a logit).
+template <bool kSoftCap>
+KVANT_DEVICE float CapLogit(float x, float cap) {
+  if constexpr (!kSoftCap) return x;
+  const float e = Exp2(x / cap * 2.8853900817779268F);
+  return cap - 2.0F * cap / (e + 1.0F);
+}
+
+/// Attend to kTiles tiles: scores, softmax against the running reference, values.
+///
+/// The reference is taken from the first tiles and then only raised when their Σ p shows that it is far behind, so the
+/// usual case has no maximum, no exchange between lanes and no rescaling between scores and values. Σ p and the sum of
+/// value zeros come from one tensor-core row each.
+///
+/// `ones` is shared memory of 16 fp16 ones; tiles stay loaded until return.
+template <bool kSoftCap, bool kMasked, int kTiles, class Tiles, int kHeadDim>
+KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
+                              const QueryFragments<kHeadDim>& query, const float (&offset)[2], VisibleTokens visible,
+                              float soft_cap, const std::byte* ones, Lane lane) {
+  bool look_for_reference = state.fresh;
+  while (true) {
+    float s[kTiles][4];
+    tiles.template Scores<kTiles>(s, query, lane);
+    const auto logit = [&](int t, int j) {
+      const uint32_t token = lane.row + (j < 2 ? 0 : 8);
+      float addend = offset[j % 2];
+      if constexpr (requires { tiles.KeyZero(t, token); }) {
+        if constexpr (Tiles::kHasZero) addend = fmaf(tiles.KeyZero(t, token), query.total[j % 2], addend);
+      }
+      return CapLogit<kSoftCap>(fmaf(s[t][j], tiles.Factor(t, token), addend), soft_cap);
+    };
+    const auto is_visible = [&](int t, int j) {
+      const int token = 16 * t + static_cast<int>(lane.row) + (j < 2 ? 0 : 8);
+      return !kMasked || (token >= visible.begin && token < visible.end);
+    };
+    if (look_for_reference) {
+      float most[2] = {state.reference[0], state.reference[1]};
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (is_visible(t, j)) most[j % 2] = fmaxf(most[j % 2], logit(t, j));
+        }
+      }
+      state.Raise(ReduceMaxOverRows(most[0]), ReduceMaxOverRows(most[1]));
+    }
+    float sums[2][4] = {};
+    uint32_t p[kTiles][2];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      float e[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        e[j] = is_visible(t, j) ? Exp2(logit(t, j) - state.reference[j % 2]) : 0.0F;
+      }
+      const uint32_t p0 = Transpose8x8(PackHalf2(e[0], e[1]));
+      const uint32_t p1 = Transpose8x8(PackHalf2(e[2], e[3]));
+      // Row 0 is what is added to every channel, all other rows are ones; rows 8…15 are not looked at.
+      const std::byte* extra = lane.row == 0 && Tiles::kScalesValues ? tiles.ValueZeros(t) : ones;
+      const uint32_t z0 = Load4(extra + 4 * lane.quad);
+      const uint32_t z1 = Load4(extra + 4 * lane.quad + 16);
+      Mma(sums[t % 2], z0, z0, z1, z1, p0, p1);
+      if constexpr (Tiles::kScalesValues) {
+        const std::byte* scales = tiles.ValueScales(t) + 4 * lane.quad;
+        p[t][0] = Bits(__hmul2(AsHalf2(p0), AsHalf2(Load4(scales))));
+        p[t][1] = Bits(__hmul2(AsHalf2(p1), AsHalf2(Load4(scales + 16))));
+      } else {
+        p[t][0] = p0;
+        p[t][1] = p1;
+      }
+    }
+    const float sum0 = sums[0][0] + sums[1][0];
+    const float sum1 = sums[0][1] + sums[1][1];
+    if (!look_for_reference) {
+      const bool within = sum0 <= kMostBeforeRaise && sum1 <= kMostBeforeRaise;
+      if (__any_sync(~0U, lane.row == 1 && !within)) {
+        look_for_reference = true;
+        continue;
+      }
+    }
+    state.sums[0] += sum0;
+    state.sums[1] += sum1;
+    state.fresh = false;
+    tiles.template Values<kTiles>(state.acc, p, lane);
+    return;
+  }
+}
+
+}  // namespace kvant::kernels::cuda

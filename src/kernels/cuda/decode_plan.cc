@@ -1,0 +1,309 @@
+#include "kvant/kernels/cuda/decode_plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kvant/base/checked.h"
+#include "kvant/kernels/cuda/device_layout.h"
+
+namespace kvant::kernels::cuda {
+namespace {
+
+// A piece of an item as it is handed out: tiles of one segment.
+struct Piece {
+  uint32_t segment;
+  uint32_t first_tile;
+  uint32_t num_tiles;
+};
+
+uint32_t EndTile(const DecodeSegment& segment) {
+  return static_cast<uint32_t>(CeilDiv(segment.num_tokens, kTileTokens));
+}
+uint32_t BeginTile(const DecodeSegment& segment) { return segment.first_visible / kTileTokens; }
+
+Status CheckShape(const DecodeShape& shape) {
+  if (shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256) {
+    return {StatusCode::kModelUnsupported,
+            "the CUDA kernels have head dimensions 64, 128 and 256, not " + std::to_string(shape.head_dim)};
+  }
+  if (shape.q_heads_per_kv_head < 1 || shape.q_heads_per_kv_head > 16) {
+    return {StatusCode::kModelUnsupported,
+            std::to_string(shape.q_heads_per_kv_head) + " query heads a KV head: 1 to 16 are supported"};
+  }
+  return OkStatus();
+}
+
+Status CheckSegment(const DecodeSegment& segment) {
+  if (segment.format == DecodeFormat::kPair && segment.num_tokens % kPairPageTokens != 0) {
+    return {StatusCode::kInvalidArgument,
+            "a pair segment of " + std::to_string(segment.num_tokens) + " tokens is not whole pages of 128"};
+  }
+  return OkStatus();
+}
+
+class Planner {
+ public:
+  Planner(DecodePlan* plan, std::span<const DecodeSegment> segments, std::span<const uint32_t> sequence_segments,
+          const DecodeCosts& costs)
+      : plan_(*plan), segments_(segments), sequence_segments_(sequence_segments), costs_(costs) {}
+
+  void Run() {
+    Measure();
+    plan_.runs.resize(plan_.grid.num_warps());
+    warp_last_.assign(plan_.grid.num_warps(), DecodeRun::kNone);
+    const uint32_t groups = static_cast<uint32_t>(CeilDiv(plan_.shape.q_heads_per_kv_head, 8U));
+    for (uint32_t sequence = 0; sequence + 1 < sequence_segments_.size(); ++sequence) {
+      for (uint32_t head = 0; head < plan_.shape.num_kv_heads; ++head) {
+        for (uint32_t group = 0; group < groups; ++group) {
+          PlaceItem(sequence, head, group, groups);
+        }
+      }
+    }
+    CloseGroups();
+  }
+
+ private:
+  uint64_t TileCost(const DecodeSegment& segment) const {
+    return costs_.tile_bytes[static_cast<size_t>(segment.format)] + costs_.tile_overhead;
+  }
+
+  // How much there is, and how it is shared: a few warps of every block rather than all warps of a few blocks.
+  void Measure() {
+    uint64_t sequences = 0;
+    for (const DecodeSegment& segment : segments_) {
+      sequences += TileCost(segment) * (EndTile(segment) - std::min(EndTile(segment), BeginTile(segment)));
+    }
+    const uint64_t groups = CeilDiv(plan_.shape.q_heads_per_kv_head, 8U);
+    total_ = sequences * plan_.shape.num_kv_heads * groups;
+    const uint64_t least = std::max<uint64_t>(costs_.least_bytes, 1);
+    const uint64_t wanted = std::clamp<uint64_t>(total_ / least, 1, plan_.grid.num_warps());
+    warps_used_per_block_ = static_cast<uint32_t>(CeilDiv(wanted, uint64_t{plan_.grid.num_blocks}));
+    workers_ = warps_used_per_block_ * plan_.grid.num_blocks;
+    fine_ = total_ / workers_ < costs_.fine_below;
+  }
+
+  uint32_t WarpOf(uint32_t worker) const {
+    return worker / warps_used_per_block_ * plan_.grid.warps_per_block + worker % warps_used_per_block_;
+  }
+  // Cost at which worker w begins.
+  uint64_t Border(uint32_t worker) const { return total_ / workers_ * worker + total_ % workers_ * worker / workers_; }
+
+  uint32_t UnitOf(const DecodeSegment& segment) const {
+    const uint32_t unit = std::max(1U, costs_.unit_tiles[static_cast<size_t>(segment.format)]);
+    const uint32_t smallest = segment.format == DecodeFormat::kPair ? 2 : 1;
+    return fine_ ? std::min(unit, smallest) : unit;
+  }
+
+  void PlaceItem(uint32_t sequence, uint32_t head, uint32_t group, uint32_t groups) {
+    const uint32_t per_group = static_cast<uint32_t>(CeilDiv(plan_.shape.q_heads_per_kv_head, groups));
+    const uint32_t first = group * per_group;
+    DecodeItem item;
+    item.sequence = sequence;
+    item.first_q_head = static_cast<uint16_t>(head * plan_.shape.q_heads_per_kv_head + first);
+    item.num_q_heads = static_cast<uint16_t>(std::min(per_group, plan_.shape.q_heads_per_kv_head - first));
+    const auto index = static_cast<uint32_t>(plan_.items.size());
+    plan_.items.push_back(item);
+    item_last_run_.clear();
+    for (uint32_t s = sequence_segments_[sequence]; s < sequence_segments_[sequence + 1]; ++s) {
+      PlaceSegment(s, index, head);
+    }
+    EndItem(index);
+  }
+
+  void PlaceSegment(uint32_t s, uint32_t item, uint32_t head) {
+    const DecodeSegment& segment = segments_[s];
+    const uint32_t unit = UnitOf(segment);
+    uint32_t tile = BeginTile(segment);
+    const uint32_t end = EndTile(segment);
+    while (tile < end) {
+      // Everything up to this worker's border, rounded to the nearest unit; at least one unit so that it ends.
+      while (worker_ + 1 < workers_ && cost_ + TileCost(segment) * unit / 2 > Border(worker_ + 1)) {
+        ++worker_;
+      }
+      uint32_t take = end - tile;
+      if (worker_ + 1 < workers_) {
+        const uint64_t room = Border(worker_ + 1) - std::min(cost_, Border(worker_ + 1));
+        const uint64_t units = std::max<uint64_t>(1, (room + TileCost(segment) * unit / 2) / (TileCost(segment) * unit));
+        const uint32_t border = static_cast<uint32_t>((tile / unit + units) * unit);
+        take = std::min(take, border - tile);
+      }
+      AddRun({s, tile, take}, item, head);
+      tile += take;
+      cost_ += TileCost(segment) * take;
+    }
+  }
+
+  void AddRun(const Piece& piece, uint32_t item, uint32_t head) {
+    const DecodeSegment& segment = segments_[piece.segment];
+    const uint32_t warp = WarpOf(worker_);
+    DecodeRun run;
+    run.sequence = plan_.items[item].sequence;
+    run.kv_head = static_cast<uint16_t>(head);
+    run.first_q_head = plan_.items[item].first_q_head;
+    run.num_q_heads = static_cast<uint8_t>(plan_.items[item].num_q_heads);
+    run.format = segment.format;
+    run.first_tile = piece.first_tile;
+    run.num_tiles = piece.num_tiles;
+    run.num_tokens = segment.num_tokens;
+    run.first_visible = segment.first_visible;
+    run.page_table = segment.page_table;
+    run.map = segment.map;
+    run.item = item;
+    run.begins_item = item_last_run_.empty() || item_last_run_.back().warp != warp ? 1 : 0;
+    uint32_t index = warp;
+    if (warp_last_[warp] != DecodeRun::kNone) {
+      index = static_cast<uint32_t>(plan_.runs.size());
+      plan_.runs[warp_last_[warp]].next = index;
+      plan_.runs.push_back(run);
+    } else {
+      plan_.runs[warp] = run;
+    }
+    warp_last_[warp] = index;
+    if (run.begins_item != 0) {
+      item_last_run_.push_back({warp, index});
+    } else {
+      item_last_run_.back().run = index;
+    }
+  }
+
+  // Who finishes the item: the only warp, or the warps that end on it through their block, or all through slots.
+  void EndItem(uint32_t item) {
+    if (item_last_run_.size() == 1) {
+      plan_.runs[item_last_run_[0].run].end = RunEnd::kFinal;
+      return;
+    }
+    for (const Part& part : item_last_run_) {
+      parts_.push_back({part.warp, part.run, item});
+    }
+  }
+
+  // A part is shared through its block if the warp does nothing after it; only the last pass knows that.
+  void CloseGroups() {
+    plan_.block_groups.assign(plan_.grid.num_blocks + 1, 0);
+    for (size_t i = 0; i < parts_.size();) {
+      size_t j = i + 1;
+      const uint32_t block = parts_[i].warp / plan_.grid.warps_per_block;
+      if (IsLast(parts_[i])) {
+        while (j < parts_.size() && parts_[j].item == parts_[i].item && IsLast(parts_[j]) &&
+               parts_[j].warp / plan_.grid.warps_per_block == block) {
+          ++j;
+        }
+      }
+      ClosePart(i, j, block);
+      i = j;
+    }
+    for (uint32_t block = 0; block < plan_.grid.num_blocks; ++block) {
+      plan_.block_groups[block + 1] += plan_.block_groups[block];
+    }
+    for (DecodeItem& item : plan_.items) {
+      item.first_slot = plan_.num_slots;
+      plan_.num_slots += item.num_slots;
+    }
+    for (DecodeRun& run : plan_.runs) {
+      if (run.end == RunEnd::kPartial) {
+        run.slot += plan_.items[run.item].first_slot;
+      }
+    }
+    for (DecodeGroup& group : plan_.groups) {
+      DecodeItem& item = plan_.items[group.item];
+      if (item.num_slots == 1) {
+        group.slot = DecodeRun::kNone;
+      } else {
+        group.slot += item.first_slot;
+      }
+    }
+  }
+
+  void ClosePart(size_t begin, size_t end, uint32_t block) {
+    const uint32_t item = parts_[begin].item;
+    const uint32_t slot = plan_.items[item].num_slots++;
+    if (end - begin == 1) {
+      plan_.runs[parts_[begin].run].end = RunEnd::kPartial;
+      plan_.runs[parts_[begin].run].slot = slot;
+      return;
+    }
+    uint32_t warps = 0;
+    for (size_t i = begin; i < end; ++i) {
+      plan_.runs[parts_[i].run].end = RunEnd::kShared;
+      warps |= 1U << parts_[i].warp % plan_.grid.warps_per_block;
+    }
+    plan_.groups.push_back({item, slot, warps, 0});
+    ++plan_.block_groups[block + 1];
+  }
+
+  struct Part {
+    uint32_t warp;
+    uint32_t run;
+  };
+  struct ItemPart {
+    uint32_t warp;
+    uint32_t run;
+    uint32_t item;
+  };
+  bool IsLast(const ItemPart& part) const { return warp_last_[part.warp] == part.run; }
+
+  DecodePlan& plan_;
+  std::span<const DecodeSegment> segments_;
+  std::span<const uint32_t> sequence_segments_;
+  const DecodeCosts& costs_;
+  uint64_t total_ = 0;
+  uint64_t cost_ = 0;
+  uint32_t workers_ = 0;
+  uint32_t warps_used_per_block_ = 0;
+  uint32_t worker_ = 0;
+  bool fine_ = false;
+  std::vector<uint32_t> warp_last_;
+  std::vector<Part> item_last_run_;  // the parts of the item being placed
+  std::vector<ItemPart> parts_;      // of all items with several parts, in order of warps
+};
+
+size_t Rounded(size_t bytes) { return RoundUp(bytes, size_t{16}); }
+
+}  // namespace
+
+Result<DecodePlan> PlanDecode(const DecodeShape& shape, std::span<const DecodeSegment> segments,
+                              std::span<const uint32_t> sequence_segments, const DecodeCosts& costs,
+                              const DecodeGrid& grid) {
+  KVANT_RETURN_IF_ERROR(CheckShape(shape));
+  for (size_t s = 0; s + 1 < sequence_segments.size(); ++s) {
+    bool sees = false;
+    for (uint32_t i = sequence_segments[s]; i < sequence_segments[s + 1]; ++i) {
+      KVANT_RETURN_IF_ERROR(CheckSegment(segments[i]));
+      sees = sees || segments[i].first_visible < segments[i].num_tokens;
+    }
+    if (!sees) {
+      return Status{StatusCode::kInvalidArgument, "sequence " + std::to_string(s) + " sees no token"};
+    }
+  }
+  DecodePlan plan;
+  plan.shape = shape;
+  plan.grid = grid;
+  Planner(&plan, segments, sequence_segments, costs).Run();
+  return plan;
+}
+
+size_t DecodePlan::DeviceBytes() const {
+  return sizeof(DecodePlanHeader) + Rounded(runs.size() * sizeof(DecodeRun)) +
+         Rounded(block_groups.size() * sizeof(uint32_t)) + groups.size() * sizeof(DecodeGroup) +
+         items.size() * sizeof(DecodeItem);
+}
+
+void DecodePlan::CopyTo(std::span<std::byte> bytes) const {
+  size_t at = sizeof(DecodePlanHeader);
+  const auto append = [&](const void* data, size_t size) {
+    std::memcpy(bytes.data() + at, data, size);
+    const auto offset = static_cast<uint32_t>(at);
+    at += Rounded(size);
+    return offset;
+  };
+  append(runs.data(), runs.size() * sizeof(DecodeRun));
+  DecodePlanHeader header;
+  header.block_groups = append(block_groups.data(), block_groups.size() * sizeof(uint32_t));
+  header.groups = append(groups.data(), groups.size() * sizeof(DecodeGroup));
+  header.items = append(items.data(), items.size() * sizeof(DecodeItem));
+  header.num_slots = num_slots;
+  std::memcpy(bytes.data(), &header, sizeof header);
+}
+
+}  // namespace kvant::kernels::cuda

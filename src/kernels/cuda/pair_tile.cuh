@@ -1,0 +1,135 @@
+#pragma once
+
+#include "kernels/cuda/token_tile.cuh"
+
+namespace kvant::kernels::cuda {
+
+/// The map of PN-Mix 3/1 at 50 %, known at compile time: in either column two steps of three bits, then two of one.
+template <int kHeadDim>
+struct HalfThreeOneSteps {
+  static constexpr bool kStatic = true;
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr uint32_t kColumns = kHeadDim / 64;
+  static constexpr uint32_t kBlockKeyBytes = 2 * kColumns * 256;
+};
+
+/// Any map: the steps come from a table in shared memory.
+template <int kHeadDim>
+struct AnySteps {
+  static constexpr bool kStatic = false;
+};
+
+/// Tokens in a pair page. `tiles` is the first loaded block, `tail` the scales, `steps` the map's table.
+template <int kHeadDim, int kValueBits, int kUnitTiles_, class StepsKind>
+struct PairTiles {
+  static_assert(kValueBits == 2 || kValueBits == 4);
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kUnitTiles = kUnitTiles_;
+  static constexpr int kMaskedTiles = 2;
+  static constexpr bool kScalesValues = true;
+  static constexpr bool kHasZero = true;
+  static constexpr float kZeroUnit = 1.0F;
+  static constexpr float kKeyUnit = 524288.0F;  // 2^19: codes are c · 2^(bit - 24), q carries 2^(5 - bit)
+  static constexpr uint32_t kValueBlockBytes = 512 * ValueGroupsOfPlane(kHeadDim, kValueBits);
+
+  const std::byte* tiles;
+  const std::byte* tail;
+  const PairDeviceMap::Step* steps;
+  uint32_t block_bytes;
+  uint32_t key_tile_bytes;
+  uint32_t first_token;  ///< of `tiles`, in the page
+  float zero[2];         ///< Σ q·(key zeros) of the page
+
+  KVANT_DEVICE const std::byte* KeyTile(int t, uint32_t quarter) const {
+    return tiles + (t / 2) * block_bytes + (t % 2) * key_tile_bytes + quarter;
+  }
+
+  /// Key zeros as 16 equal rows: every row of the product is the zero term of the page.
+  KVANT_DEVICE void LoadPage(const QueryFragments<kHeadDim>& query, Lane lane) {
+    float z[4] = {};
+#pragma unroll
+    for (int i = 0; i < kSteps; i += 2) {
+      const uint4 a = Load16(tail + 2 * kHeadDim + (i / 2 * 4 + lane.quad) * 16);
+      Mma(z, a.x, a.x, a.y, a.y, query.q[i][0], query.q[i][1]);
+      Mma(z, a.z, a.z, a.w, a.w, query.q[i + 1][0], query.q[i + 1][1]);
+    }
+    zero[0] = z[0];
+    zero[1] = z[1];
+  }
+
+  template <int kTiles>
+  KVANT_DEVICE void Scores(float (&s)[kTiles][4], const QueryFragments<kHeadDim>& query, Lane lane) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      for (int j = 0; j < 4; ++j) s[t][j] = 0.0F;
+    }
+#pragma unroll
+    for (int i = 0; i < kSteps; i += 2) {
+      const uint4 scale = Load16(tail + (i / 2 * 4 + lane.quad) * 16);
+      Step<kTiles>(s, steps[i], query.q[i], scale.x, scale.y, lane);
+      Step<kTiles>(s, steps[i + 1], query.q[i + 1], scale.z, scale.w, lane);
+    }
+  }
+
+  template <int kTiles>
+  KVANT_DEVICE void Step(float (&s)[kTiles][4], const PairDeviceMap::Step& step, const uint32_t (&q)[2],
+                         uint32_t scale0, uint32_t scale1, Lane lane) const {
+    const uint4 place = *reinterpret_cast<const uint4*>(&step);
+    const uint2 weight = *reinterpret_cast<const uint2*>(step.weight);
+    const uint32_t b0 = Bits(__hmul2(__hmul2(AsHalf2(q[0]), AsHalf2(scale0)), AsHalf2(weight.x)));
+    const uint32_t b1 = Bits(__hmul2(__hmul2(AsHalf2(q[1]), AsHalf2(scale1)), AsHalf2(weight.y)));
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const uint2 w = *reinterpret_cast<const uint2*>(KeyTile(t, place.x + lane.id * 8));
+      const uint32_t x = w.x >> place.y;
+      const uint32_t y = w.y >> place.y;
+      Mma(s[t], x & place.z, y & place.z, x & place.w, y & place.w, b0, b1);
+    }
+  }
+
+  KVANT_DEVICE float Factor(int, uint32_t) const { return kKeyUnit; }
+
+  KVANT_DEVICE const std::byte* ValueScales(int t) const { return tail + 4 * kHeadDim + (first_token + 16 * t) * 2; }
+  KVANT_DEVICE const std::byte* ValueZeros(int t) const { return ValueScales(t) + 2 * kPairPageTokens; }
+
+  template <int kTiles>
+  KVANT_DEVICE void Values(float (&acc)[kSteps][4], const uint32_t (&p)[kTiles][2], Lane lane) const {
+    constexpr int kFields = 16 / kValueBits;
+    constexpr uint32_t kMask = ((1U << kValueBits) - 1U) * 0x10001U;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const std::byte* values = tiles + (t / 2) * block_bytes + 2 * key_tile_bytes + lane.id * 16;
+      if constexpr (kSteps < kFields) {
+        // Two tiles share the words: the second one's fields are shifted down onto the first one's places.
+        const uint4 w = Load16(values);
+        const uint32_t shift = t % 2 == 0 ? 0 : kSteps * kValueBits;
+        const uint4 from = make_uint4(w.x >> shift, w.y >> shift, w.z >> shift, w.w >> shift);
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j) Field(acc[j], from, kMask << (j * kValueBits), p[t]);
+      } else {
+#pragma unroll
+        for (int first = 0; first < kSteps; first += kFields) {
+          const uint4 w = Load16(values + (t % 2 * kSteps + first) / kFields * 512);
+          const uint4 x = make_uint4(w.x >> 6, w.y >> 6, w.z >> 6, w.w >> 6);
+#pragma unroll
+          for (int j = 0; j < kFields && first + j < kSteps; ++j) {
+            const int bit = j * kValueBits;
+            Field(acc[first + j], bit + kValueBits <= 10 ? w : x, kMask << FieldBit(bit), p[t]);
+          }
+        }
+      }
+    }
+  }
+
+  static KVANT_DEVICE void Field(float (&acc)[4], const uint4& w, uint32_t mask, const uint32_t (&p)[2]) {
+    Mma(acc, w.x & mask, w.y & mask, w.z & mask, w.w & mask, p[0], p[1]);
+  }
+
+  static KVANT_DEVICE constexpr int FieldBit(int bit) { return bit + kValueBits <= 10 ? bit : bit - 6; }
+
+  static KVANT_DEVICE constexpr float AccUnit(int step) {
+    return 16777216.0F / static_cast<float>(1 << FieldBit(step % (16 / kValueBits) * kValueBits));
+  }
+};
+
+}  // namespace kvant::kernels::cuda
