@@ -41,9 +41,10 @@ Status ToFloats(const ggml_tensor* tensor, std::span<float> values) {
 void CopyMetadata(const Source& source, const std::string& name_suffix, gguf_context* out) {
   gguf_set_kv(out, source.metadata.get());
   gguf_set_val_u32(out, "general.file_type", 0);  // all f32
-  const int64_t name = gguf_find_key(out, "general.name");
-  if (name >= 0 && !name_suffix.empty()) {
-    gguf_set_val_str(out, "general.name", (gguf_get_val_str(out, name) + name_suffix).c_str());
+  const int64_t index = gguf_find_key(out, "general.name");
+  const std::string name = index < 0 ? "" : gguf_get_val_str(out, index);
+  if (!name_suffix.empty()) {
+    gguf_set_val_str(out, "general.name", (name + name_suffix).c_str());
   }
 }
 

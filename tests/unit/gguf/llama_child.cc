@@ -16,7 +16,7 @@
 namespace kvant::engine {
 namespace {
 
-constexpr unsigned kSecondsPerFile = 20;
+constexpr unsigned kSecondsPerFile = 60;
 constexpr size_t kMaxWords = 400;
 
 std::string last_error;  // libllama's, in the child
@@ -87,9 +87,10 @@ std::string Tail(const std::string& path) {
   return text.substr(text.size() - std::min(text.size(), kMaxWords));
 }
 
-// Never returns. Tells the fate of each file by one letter, its words through `words_path`.
+// Never returns. Tells the fate of each file by one letter, its words through `words_path`. An exception that leaves
+// libllama's C interface ends the process, too.
 [[noreturn]] void RunChild(int channel, size_t first, size_t count, const std::string& words_path,
-                           const std::function<std::string(size_t)>& bytes_of) {
+                           const std::function<std::string(size_t)>& bytes_of) noexcept {
   dup2(open(words_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
   setenv("GGML_NO_BACKTRACE", "1", 1);
   llama_log_set(KeepErrors, nullptr);

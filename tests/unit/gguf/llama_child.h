@@ -8,7 +8,7 @@
 namespace kvant::engine {
 
 /// What libllama did with a file: loaded it twice (vocabulary only, then whole), tokenized, and decoded a few tokens;
-/// refused it in words; or died (assertion, exception out of its C interface, signal, more than 20 s).
+/// refused it in words; or died (assertion, exception out of its C interface, signal, more than 60 s).
 enum class LlamaFate : char { kLoaded = 'L', kRefused = 'R', kDied = 'D' };
 
 struct LlamaReport {
