@@ -11,14 +11,14 @@
 namespace kvant::cli {
 namespace {
 
-// The ggml backends lie beside the program.
+// The ggml backends lie in bin/ beside the program.
 Result<std::string> ProgramDir() {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) {
     return Status(StatusCode::kIoError, "cannot find the program's own folder: " + error.message());
   }
-  return program.parent_path().string();
+  return (program.parent_path() / "bin").string();  // where the build puts them
 }
 
 std::string IsaWords() {

@@ -1,0 +1,149 @@
+#include <fmt/core.h>
+
+#include <cmath>
+#include <fstream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/format.h"
+#include "cli/generate_flags.h"
+#include "cli/precision_list.h"
+#include "kvant/engine/tokenizer.h"
+#include "kvant/eval/perplexity.h"
+
+namespace kvant::cli {
+namespace {
+
+struct EvalFlags {
+  EngineFlags engine;
+  std::string task = "ppl";
+  std::string kv = "int8,int4";
+  std::string protocol = "prompt";
+  std::string text = "../shared/evaldata/wikitext2/wiki.test.raw";
+  std::string csv;
+  bool quick = false;
+  eval::PerplexityOptions options;
+};
+
+// --quick: small enough for a look, too small to quote.
+void Shrink(eval::PerplexityOptions* options) {
+  options->num_windows = 1;
+  options->window_tokens = 512;
+  options->prompt_tokens = 384;
+}
+
+Result<eval::Protocol> ParseProtocol(const std::string& word) {
+  if (word == "prompt") {
+    return eval::Protocol::kExactPrompt;
+  }
+  if (word == "all") {
+    return eval::Protocol::kAllQuantized;
+  }
+  return Status(StatusCode::kInvalidArgument, "unknown protocol '" + word + "'; known are prompt, all");
+}
+
+Result<std::vector<int32_t>> ReadTokens(const OpenedEngine& opened, const std::string& path) {
+  KVANT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--text", path));
+  KVANT_ASSIGN_OR_RETURN(const auto tokenizer,
+                         engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
+  return tokenizer->Encode(text, false);
+}
+
+double PercentOf(double log_increase) { return 100.0 * std::expm1(log_increase); }
+
+Json MetricJson(const std::string& word, const char* metric, double value, double spread,
+                const codec::BitsPerElement& bits) {
+  return {{"kv", word},
+          {"metric", metric},
+          {"value", value},
+          {"spread", spread},
+          {"bits", {{"payload", bits.payload}, {"effective", bits.effective}}}};
+}
+
+Json ResultsJson(const std::vector<eval::PerplexityResult>& results) {
+  Json rows = Json::array();
+  for (const eval::PerplexityResult& result : results) {
+    const std::string word = codec::PrecisionWord(result.precision);
+    const eval::Estimate& increase = result.log_perplexity_increase;
+    rows.push_back(MetricJson(word, "perplexity", result.perplexity, result.perplexity * increase.standard_error,
+                              result.bits));
+    rows.push_back(MetricJson(word, "perplexity_change_percent", PercentOf(increase.mean),
+                              100.0 * increase.standard_error, result.bits));
+    rows.push_back(MetricJson(word, "kl", result.kl.mean, result.kl.standard_error, result.bits));
+  }
+  return rows;
+}
+
+std::vector<std::vector<std::string>> ResultRows(const std::vector<eval::PerplexityResult>& results) {
+  std::vector<std::vector<std::string>> rows = {
+      {"kv", "perplexity", "change %", "± %", "KL", "±", "payload bits", "effective bits"}};
+  for (const eval::PerplexityResult& result : results) {
+    const eval::Estimate& increase = result.log_perplexity_increase;
+    rows.push_back({codec::PrecisionWord(result.precision), fmt::format("{:.4f}", result.perplexity),
+                    fmt::format("{:+.3f}", PercentOf(increase.mean)),
+                    fmt::format("{:.3f}", 100.0 * increase.standard_error), fmt::format("{:.6f}", result.kl.mean),
+                    fmt::format("{:.6f}", result.kl.standard_error), fmt::format("{:.3f}", result.bits.payload),
+                    fmt::format("{:.3f}", result.bits.effective)});
+  }
+  return rows;
+}
+
+Status WriteCsv(const std::string& path, const std::vector<std::vector<std::string>>& rows) {
+  std::ofstream file(path);
+  for (const std::vector<std::string>& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      file << (i > 0 ? ";" : "") << row[i];  // precision words hold commas
+    }
+    file << '\n';
+  }
+  file.close();
+  return file ? OkStatus() : Status(StatusCode::kIoError, "cannot write " + path);
+}
+
+Status RunEval(EvalFlags& flags, Console& console) {
+  if (flags.task != "ppl") {
+    return {StatusCode::kInvalidArgument, "unknown task '" + flags.task + "'; known is ppl"};
+  }
+  KVANT_ASSIGN_OR_RETURN(flags.options.protocol, ParseProtocol(flags.protocol));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(flags.kv));
+  if (flags.quick) {
+    Shrink(&flags.options);
+  }
+  flags.options.progress = [&](uint32_t done, uint32_t total) { console.ShowProgress("eval", done, total, "passes"); };
+  KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(opened, flags.text));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<eval::PerplexityResult> results,
+                         eval::Perplexity(*opened.engine, tokens, precisions, flags.options));
+  console.ClearProgress();
+  console.PrintJson({{"results", ResultsJson(results)},
+                     {"model", opened.model->path()},
+                     {"seed", 0},
+                     {"protocol", flags.protocol},
+                     {"windows", flags.options.num_windows},
+                     {"window_tokens", flags.options.window_tokens}});
+  const auto rows = ResultRows(results);
+  console.PrintText(FormatTable(rows, /*header=*/true));
+  return flags.csv.empty() ? OkStatus() : WriteCsv(flags.csv, rows);
+}
+
+}  // namespace
+
+void AddEvalCommand(Program& program) {
+  auto flags = std::make_shared<EvalFlags>();
+  CLI::App* command = program.AddCommand("eval", "Measure what a precision does to a model's predictions",
+                                         [flags](Console& console) { return RunEval(*flags, console); });
+  command->add_option("task", flags->task, "ppl: perplexity, and divergence from fp16")->capture_default_str();
+  AddEngineFlags(*command, flags->engine);
+  AddOption(*command, "--kv", flags->kv, "Precisions to compare with fp16, separated by commas");
+  AddOption(*command, "--protocol", flags->protocol,
+            "prompt: exact prompt, quantized, then the rest scored over it; all: every query meets quantized keys");
+  AddOption(*command, "--text", flags->text, "Text file to score");
+  AddOption(*command, "--windows", flags->options.num_windows, "Consecutive windows of the text");
+  AddOption(*command, "--window-tokens", flags->options.window_tokens, "Tokens of a window");
+  AddOption(*command, "--prompt-tokens", flags->options.prompt_tokens, "Tokens of a window's prompt (protocol prompt)");
+  AddOption(*command, "--csv", flags->csv, "Write the table to a file, fields separated by semicolons");
+  AddSwitch(*command, "--quick", flags->quick, "One window of 512 tokens, 384 of them the prompt");
+}
+
+}  // namespace kvant::cli

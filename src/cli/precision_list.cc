@@ -1,0 +1,30 @@
+#include "cli/precision_list.h"
+
+#include <string>
+
+namespace kvant::cli {
+
+Result<std::vector<codec::Precision>> ParsePrecisionList(std::string_view list) {
+  std::vector<std::string> words;
+  while (true) {
+    const std::string_view part = list.substr(0, list.find(','));
+    const bool is_option = part.find('=') < part.find(':');
+    if (is_option && !words.empty()) {
+      words.back().append(1, ',').append(part);
+    } else {
+      words.emplace_back(part);
+    }
+    if (part.size() == list.size()) {
+      break;
+    }
+    list.remove_prefix(part.size() + 1);
+  }
+  std::vector<codec::Precision> precisions;
+  for (const std::string& word : words) {
+    KVANT_ASSIGN_OR_RETURN(const codec::Precision precision, codec::ParsePrecision(word));
+    precisions.push_back(precision);
+  }
+  return precisions;
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "kvant/base/status.h"
+#include "kvant/codec/precision.h"
+
+namespace kvant::cli {
+
+/// "int8,eq=off,int4" is int8,eq=off and int4: a part with '=' and no ':' before it is an option of the word before.
+/// Errors  those of codec::ParsePrecision
+Result<std::vector<codec::Precision>> ParsePrecisionList(std::string_view list);
+
+}  // namespace kvant::cli
