@@ -1,0 +1,214 @@
+// Decoding over compressed caches on tiny models: what an answer may and may not depend on.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kvant/engine/generate.h"
+#include "support/engine_fixture.h"
+#include "support/gguf_fixture.h"
+#include "support/temp_dir.h"
+
+namespace kvant::test {
+namespace {
+
+constexpr const char* kWords[] = {"fp16", "int8", "int8,eq=off,sinks=0", "int4", "int4,eq=off", "int4,residual=32",
+                                  "int8,residual=inf"};
+
+std::vector<int32_t> SomeTokens(size_t count, uint64_t seed) {
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) {
+    seed = seed * 6364136223846793005U + 1442695040888963407U;
+    token = static_cast<int32_t>((seed >> 33) % 256);
+  }
+  return tokens;
+}
+
+int32_t Likeliest(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+class DecodeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string path = folder_.File("tiny.gguf");
+    ASSERT_TRUE(WriteTinyModel({.num_q_heads = 9, .num_kv_heads = 3, .context_length = 4096}, path).ok());
+    loaded_ = LoadedModel::Load(path);
+    ASSERT_NE(loaded_, nullptr);
+  }
+
+  cache::Sequence Prefilled(const std::string& word, std::span<const int32_t> tokens, std::vector<float>* logits,
+                            codec::PromptTail tail = codec::PromptTail::kByPosition, uint32_t chunk_tokens = 512) {
+    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision(word), &loaded_->account);
+    engine::EncodeInPlace encode(tail, &loaded_->backend->pool());
+    engine::PrefillOptions options;
+    options.chunk_tokens = chunk_tokens;
+    const Status status = loaded_->engine->Prefill(sequence, tokens, encode, options, logits);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return sequence;
+  }
+
+  void Step(std::span<const engine::DecodeItem> items, std::vector<float>* logits) {
+    const Status status = loaded_->engine->Decode(items, logits);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (const engine::DecodeItem& item : items) {
+      ASSERT_TRUE(item.sequence->EncodeDue(&loaded_->backend->pool()).ok());
+    }
+  }
+
+  std::vector<int32_t> Greedy(const std::string& word, std::span<const int32_t> prompt, size_t count) {
+    std::vector<float> logits;
+    cache::Sequence sequence = Prefilled(word, prompt, &logits);
+    std::vector<int32_t> answer;
+    while (answer.size() < count) {
+      answer.push_back(Likeliest(logits));
+      const engine::DecodeItem item{&sequence, answer.back()};
+      Step(std::span(&item, 1), &logits);
+    }
+    return answer;
+  }
+
+  TempDir folder_;
+  std::unique_ptr<LoadedModel> loaded_;
+};
+
+TEST_F(DecodeTest, LogitsAreTheSameBitsWhateverTheNeighbours) {
+  for (const char* word : kWords) {
+    SCOPED_TRACE(word);
+    const size_t lengths[] = {400, 50, 120, 7, 300, 129, 132, 1};
+    std::vector<cache::Sequence> alone;
+    std::vector<cache::Sequence> together;
+    std::vector<float> logits;
+    for (size_t i = 0; i < std::size(lengths); ++i) {
+      const std::vector<int32_t> prompt = SomeTokens(lengths[i], i);
+      alone.push_back(Prefilled(word, prompt, &logits));
+      together.push_back(Prefilled(word, prompt, &logits));
+    }
+    for (int step = 0; step < 40; ++step) {
+      std::vector<engine::DecodeItem> items;
+      for (cache::Sequence& sequence : together) {
+        items.push_back({&sequence, (step * 31 + 5) % 256});
+      }
+      std::vector<float> batch;
+      Step(items, &batch);
+      const size_t vocab_size = batch.size() / items.size();
+      for (size_t i = 0; i < items.size(); ++i) {
+        const engine::DecodeItem item{&alone[i], items[i].token};
+        Step(std::span(&item, 1), &logits);
+        ASSERT_TRUE(std::equal(logits.begin(), logits.end(), batch.begin() + static_cast<ptrdiff_t>(i * vocab_size)))
+            << "sequence " << i << ", step " << step;
+      }
+    }
+  }
+}
+
+TEST_F(DecodeTest, ChunksOfThePromptDoNotMatter) {
+  const std::vector<int32_t> prompt = SomeTokens(333, 1);
+  for (const char* word : kWords) {
+    std::vector<float> whole;
+    std::vector<float> pieces;
+    Prefilled(word, prompt, &whole, codec::PromptTail::kByPosition, 512);
+    Prefilled(word, prompt, &pieces, codec::PromptTail::kByPosition, 37);
+    EXPECT_EQ(whole, pieces) << word;
+  }
+}
+
+TEST_F(DecodeTest, LayoutIsAFunctionOfPositionAlone) {
+  for (const char* word : {"int8", "int4", "int4,eq=off", "int8,residual=32", "int8,sinks=0"}) {
+    SCOPED_TRACE(word);
+    for (const size_t length : {1U, 2U, 127U, 128U, 129U, 132U, 133U, 255U, 260U, 261U}) {
+      std::vector<float> logits;
+      const std::vector<int32_t> tokens = SomeTokens(length, 3);
+      cache::Sequence by_prompt = Prefilled(word, tokens, &logits);
+      cache::Sequence by_step = Prefilled(word, std::span(tokens).first(1), &logits);
+      for (size_t i = 1; i < length; ++i) {
+        const engine::DecodeItem item{&by_step, tokens[i]};
+        Step(std::span(&item, 1), &logits);
+      }
+      EXPECT_EQ(by_prompt.layer(0).split(), by_step.layer(0).split()) << length;
+      EXPECT_EQ(by_prompt.layer(1).split(), by_step.layer(1).split()) << length;
+    }
+  }
+}
+
+TEST_F(DecodeTest, MemoryIsCountedAndReturned) {
+  ASSERT_EQ(loaded_->account.in_use_bytes(), 0U);
+  {
+    std::vector<float> logits;
+    const cache::Sequence sequence = Prefilled("int4", SomeTokens(700, 1), &logits);
+    EXPECT_GT(sequence.allocated_bytes(), sequence.stored_bytes());
+    // The maps are kept outside of pages.
+    const uint64_t map_bytes = 2 * 2 * 2 * 3 * 32;
+    EXPECT_EQ(loaded_->account.in_use_bytes() + map_bytes, sequence.allocated_bytes());
+  }
+  EXPECT_EQ(loaded_->account.in_use_bytes(), 0U);
+}
+
+TEST_F(DecodeTest, AFullCacheIsAnErrorAndLeavesNothingBehind) {
+  cache::MemoryAccount small(300'000);
+  cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("fp16"), &small);
+  engine::EncodeInPlace encode(codec::PromptTail::kByPosition, nullptr);
+  std::vector<float> logits;
+  const Status status = loaded_->engine->Prefill(sequence, SomeTokens(2000, 1), encode, {}, &logits);
+  EXPECT_EQ(status.code(), StatusCode::kCapacityExceeded);
+  EXPECT_NE(status.message().find("300000"), std::string::npos) << status.message();
+}
+
+TEST_F(DecodeTest, TokensOutsideTheVocabularyAreRefused) {
+  std::vector<float> logits;
+  cache::Sequence sequence = Prefilled("int8", SomeTokens(10, 1), &logits);
+  for (const int32_t token : {-1, 300, 1 << 30}) {
+    const engine::DecodeItem item{&sequence, token};
+    EXPECT_EQ(loaded_->engine->Decode(std::span(&item, 1), &logits).code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(sequence.num_tokens(), 10U);
+}
+
+TEST_F(DecodeTest, Int8AnswersStayCloseToExactOnes) {
+  const std::vector<int32_t> prompt = SomeTokens(500, 9);
+  std::vector<float> exact;
+  std::vector<float> coded;
+  const int32_t next = 17;
+  cache::Sequence a = Prefilled("fp16", prompt, &exact);
+  cache::Sequence b = Prefilled("int8", prompt, &coded);
+  const engine::DecodeItem item_a{&a, next};
+  const engine::DecodeItem item_b{&b, next};
+  Step(std::span(&item_a, 1), &exact);
+  Step(std::span(&item_b, 1), &coded);
+  float largest = 0;
+  float error = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    largest = std::max(largest, std::fabs(exact[i]));
+    error = std::max(error, std::fabs(exact[i] - coded[i]));
+  }
+  EXPECT_GT(error, 0.0F) << "the cache was not quantized at all";
+  EXPECT_LT(error, 0.05F * largest);
+}
+
+TEST_F(DecodeTest, KeysBeyondFp16AreAnErrorWithLayerAndPosition) {
+  const std::string path = folder_.File("huge.gguf");
+  ASSERT_TRUE(WriteOutlierModel(folder_.File("tiny.gguf"), path, {.scale = 1048576.0F, .layers = OutlierLayers::kEnds}).ok());
+  const auto huge = LoadedModel::Load(path);
+  ASSERT_NE(huge, nullptr);
+  for (const char* word : {"fp16", "int8", "int4"}) {
+    cache::Sequence sequence = huge->engine->NewSequence(*codec::ParsePrecision(word), &huge->account);
+    engine::EncodeInPlace encode(codec::PromptTail::kByPosition, nullptr);
+    std::vector<float> logits;
+    const Status status = huge->engine->Prefill(sequence, SomeTokens(20, 1), encode, {}, &logits);
+    EXPECT_EQ(status.code(), StatusCode::kNumeric) << word;
+    EXPECT_NE(status.message().find("in K at layer 0, position"), std::string::npos) << status.message();
+  }
+}
+
+TEST_F(DecodeTest, ARefusedStepDoesNotSpoilTheNextOne) {
+  const std::vector<int32_t> prompt = SomeTokens(40, 2);
+  const std::vector<int32_t> before = Greedy("int8", prompt, 20);
+  std::vector<float> logits;
+  cache::Sequence sequence = Prefilled("int8", prompt, &logits);
+  const engine::DecodeItem bad{&sequence, -5};
+  EXPECT_FALSE(loaded_->engine->Decode(std::span(&bad, 1), &logits).ok());
+  EXPECT_EQ(Greedy("int8", prompt, 20), before);
+}
+
+}  // namespace
+}  // namespace kvant::test

@@ -1,0 +1,178 @@
+// Generation as users meet it: local and disaggregated, limits, seeds, text.
+#include <gtest/gtest.h>
+
+#include "kvant/engine/generate.h"
+#include "support/engine_fixture.h"
+#include "support/gguf_fixture.h"
+#include "support/temp_dir.h"
+
+namespace kvant::test {
+namespace {
+
+class GenerateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string path = folder_.File("tiny.gguf");
+    ASSERT_TRUE(WriteTinyModel({.num_q_heads = 4, .num_kv_heads = 2, .context_length = 1024}, path).ok());
+    prefill_ = LoadedModel::Load(path);
+    decode_ = LoadedModel::Load(path);
+    ASSERT_TRUE(prefill_ != nullptr && decode_ != nullptr);
+    auto tokenizer = engine::Tokenizer::Load(path, decode_->model->info());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    tokenizer_ = std::move(tokenizer).value();
+    std::string text;
+    for (int i = 0; i < 60; ++i) {
+      text += "word" + std::to_string(i * 7 % 23) + " ";
+    }
+    prompt_ = *tokenizer_->Encode(text, false);
+    ASSERT_GT(prompt_.size(), 200U);
+  }
+
+  Result<engine::GenerateReport> Local(const char* word, const engine::GenerateOptions& options) {
+    return engine::GenerateLocal(*decode_->engine, *tokenizer_, prompt_, *codec::ParsePrecision(word), options, {});
+  }
+  Result<engine::GenerateReport> Disaggregated(const char* word, const engine::GenerateOptions& options) {
+    return engine::GenerateDisaggregated(*prefill_->engine, *decode_->engine, *tokenizer_, prompt_,
+                                         {*codec::ParsePrecision(word)}, options, {});
+  }
+
+  TempDir folder_;
+  std::unique_ptr<LoadedModel> prefill_;
+  std::unique_ptr<LoadedModel> decode_;
+  std::unique_ptr<engine::Tokenizer> tokenizer_;
+  std::vector<int32_t> prompt_;
+};
+
+TEST_F(GenerateTest, SameTextLocallyAndDisaggregatedAtFp16) {
+  for (const float temperature : {0.0F, 0.9F}) {
+    engine::GenerateOptions options;
+    options.max_tokens = 150;
+    options.ignore_eos = true;
+    options.sampling.temperature = temperature;
+    options.sampling.seed = 11;
+    options.sampling.repeat_penalty = 1.1F;
+    const auto local = Local("fp16", options);
+    const auto remote = Disaggregated("fp16", options);
+    ASSERT_TRUE(local.ok()) << local.status().message();
+    ASSERT_TRUE(remote.ok()) << remote.status().message();
+    EXPECT_EQ(local->text, remote->text);
+    EXPECT_EQ(local->completion_tokens, remote->completion_tokens);
+  }
+}
+
+TEST_F(GenerateTest, ReportsWhatWasSentAndHeld) {
+  engine::GenerateOptions options;
+  options.max_tokens = 4;
+  options.ignore_eos = true;
+  for (const char* word : {"fp16", "int8", "int4", "int8,eq=off,sinks=0", "int4,eq=off,sinks=0"}) {
+    const auto report = Disaggregated(word, options);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    const double share = static_cast<double>(report->wire_bytes) / static_cast<double>(report->wire_bytes_fp16);
+    const double payload = codec::CodeBits(codec::ParsePrecision(word)->codec) / 16.0;
+    EXPECT_GT(share, payload) << word;
+    EXPECT_LT(share, payload + 0.13) << word;  // scales of 32 channels are 0.06, then sinks, maps and headers
+    EXPECT_EQ(report->prompt_tokens, prompt_.size());
+    EXPECT_NEAR(report->tiers.fp16 + report->tiers.int8 + report->tiers.int4,
+                static_cast<double>(prompt_.size()) + 3, 1e-6);
+  }
+}
+
+TEST_F(GenerateTest, LimitsAreKept) {
+  for (const uint32_t max_tokens : {1U, 2U, 3U}) {
+    engine::GenerateOptions options;
+    options.max_tokens = max_tokens;
+    options.ignore_eos = true;
+    const auto local = Local("int8", options);
+    const auto remote = Disaggregated("int8", options);
+    ASSERT_TRUE(local.ok() && remote.ok());
+    EXPECT_EQ(local->completion_tokens, max_tokens);
+    EXPECT_EQ(remote->completion_tokens, max_tokens);
+    EXPECT_EQ(local->finish_reason, engine::FinishReason::kLength);
+  }
+}
+
+TEST_F(GenerateTest, ContextEndsTheAnswerOrRefusesThePrompt) {
+  engine::GenerateOptions options;
+  options.ignore_eos = true;
+  options.context = static_cast<uint32_t>(prompt_.size()) + 5;
+  const auto cut = Local("int8", options);
+  ASSERT_TRUE(cut.ok()) << cut.status().message();
+  EXPECT_EQ(cut->completion_tokens, 5U);
+  options.context = static_cast<uint32_t>(prompt_.size());
+  for (const auto& refused : {Local("int8", options), Disaggregated("int8", options)}) {
+    EXPECT_EQ(refused.status().code(), StatusCode::kCapacityExceeded);
+    EXPECT_NE(refused.status().message().find(std::to_string(prompt_.size())), std::string::npos);
+  }
+  prompt_.clear();
+  EXPECT_EQ(Local("int8", options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(GenerateTest, OtherWeightsAreRefusedByName) {
+  const std::string path = folder_.File("other.gguf");
+  ASSERT_TRUE(WriteTinyModel({.num_q_heads = 4, .num_kv_heads = 2, .context_length = 1024, .seed = 2}, path).ok());
+  prefill_ = LoadedModel::Load(path);
+  ASSERT_NE(prefill_, nullptr);
+  const auto report = Disaggregated("int8", {});
+  EXPECT_EQ(report.status().code(), StatusCode::kMismatch);
+  EXPECT_NE(report.status().message().find("model_fingerprint"), std::string::npos) << report.status().message();
+}
+
+TEST_F(GenerateTest, SeedsDecideSampledText) {
+  engine::GenerateOptions options;
+  options.max_tokens = 60;
+  options.ignore_eos = true;
+  options.sampling.temperature = 1.5F;
+  options.sampling.seed = 1;
+  const std::string first = Local("int8", options)->text;
+  EXPECT_EQ(Local("int8", options)->text, first);
+  options.sampling.seed = 2;
+  EXPECT_NE(Local("int8", options)->text, first);
+}
+
+TEST_F(GenerateTest, GrammarIsObeyed) {
+  engine::GenerateOptions options;
+  options.max_tokens = 20;
+  options.sampling.grammar = "root ::= (\"ab\" | \"cd\")+";
+  options.ignore_eos = true;
+  for (const auto& report : {Local("int8", options), Disaggregated("int8", options)}) {
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    ASSERT_GE(report->text.size(), 10U);
+    for (size_t i = 0; i + 1 < report->text.size(); i += 2) {
+      const std::string pair = report->text.substr(i, 2);
+      EXPECT_TRUE(pair == "ab" || pair == "cd") << report->text;
+    }
+  }
+  options.sampling.grammar = "root ::= (";
+  EXPECT_EQ(Local("int8", options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(GenerateTest, CancelStopsBothSides) {
+  engine::GenerateCallbacks callbacks;
+  int asked = 0;
+  callbacks.cancelled = [&] { return ++asked > 2; };
+  const auto report = engine::GenerateDisaggregated(*prefill_->engine, *decode_->engine, *tokenizer_, prompt_,
+                                                    {*codec::ParsePrecision("int8")}, {}, callbacks);
+  EXPECT_EQ(report.status().code(), StatusCode::kCancelled);
+}
+
+TEST(Utf8, OnlyWholeCharactersAreShown) {
+  engine::Utf8Stream stream;
+  EXPECT_EQ(stream.Push("a\xE2"), "a");
+  EXPECT_EQ(stream.Push("\x82"), "");
+  EXPECT_EQ(stream.Push("\xAC!"), "\xE2\x82\xAC!");
+  EXPECT_EQ(stream.Push("\xFFz"), "\xEF\xBF\xBDz");
+  EXPECT_EQ(stream.Push("\xF0\x9F"), "");
+  EXPECT_EQ(stream.Finish(), "\xEF\xBF\xBD");
+  EXPECT_EQ(stream.Finish(), "");
+}
+
+TEST(Utf8, InvalidBytesAreFound) {
+  EXPECT_EQ(engine::FindInvalidUtf8("plain \xC3\xA9 \xF0\x9F\x98\x80"), std::string_view::npos);
+  EXPECT_EQ(engine::FindInvalidUtf8("ab\xC0\x80"), 2U);          // overlong
+  EXPECT_EQ(engine::FindInvalidUtf8("\xED\xA0\x80"), 0U);        // surrogate
+  EXPECT_EQ(engine::FindInvalidUtf8("a\xF4\x90\x80\x80"), 1U);   // beyond U+10FFFF
+  EXPECT_EQ(engine::FindInvalidUtf8("abc\xE2\x82"), 3U);         // cut
+}
+
+}  // namespace
+}  // namespace kvant::test
