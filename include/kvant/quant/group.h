@@ -38,8 +38,8 @@ void EncodeGroup(Rule rule, int bits, GroupParams params, std::span<const float>
 
 /// Inverse of EncodeGroup.
 ///
-/// Numerics |x - x̂| <= scale/2 + 2^-11 · max|x| (the rounding of the stored scale and zero). A constant group
-///          under kAffine decodes to fp16(x) exactly
+/// Numerics |x - x̂| <= scale/2 + 2^-11 · max|x| (the rounding of the stored scale and zero); a subnormal scale
+///          (below 2^-14) adds up to levels · 2^-25. A constant group under kAffine decodes to fp16(x) exactly
 void DecodeGroup(Rule rule, int bits, GroupParams params, std::span<const uint8_t> codes, std::span<float> x);
 
 }  // namespace kvant::quant
