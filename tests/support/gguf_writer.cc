@@ -9,7 +9,9 @@ struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-bool WriteAll(std::FILE* file, const void* data, size_t size) { return std::fwrite(data, 1, size, file) == size; }
+bool WriteAll(std::FILE* file, const void* data, size_t size) {
+  return size == 0 || std::fwrite(data, 1, size, file) == size;
+}
 
 }  // namespace
 

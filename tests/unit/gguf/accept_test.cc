@@ -1,8 +1,6 @@
 // What a sound file yields.
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "kvant/engine/gguf_check.h"
 #include "support/gguf_fixture.h"
 #include "support/gguf_image.h"
@@ -103,16 +101,13 @@ TEST(GgufInfoTest, TheFingerprintIsOfTheHeader) {
   EXPECT_NE(one.fingerprint, CheckTiny({.context_length = 1024}).fingerprint);
 }
 
-TEST(GgufInfoTest, TheRealModelPassesFast) {
+TEST(GgufInfoTest, TheRealModelPasses) {
   const auto path = test::FindTestModel();
   if (!path) {
     GTEST_SKIP() << test::kNoTestModel;
   }
-  const auto start = std::chrono::steady_clock::now();
   const Result<GgufInfo> info = CheckGguf(*path);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ASSERT_TRUE(info.ok()) << info.status().message();
-  EXPECT_LT(seconds, 1.0);
   EXPECT_EQ(info->params.num_layers, 30U);
   EXPECT_EQ(info->params.num_q_heads, 9U);
   EXPECT_EQ(info->params.num_kv_heads, 3U);

@@ -3,7 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -149,16 +149,22 @@ uint64_t StatusKilobytes(const std::string& field) {
   return value;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kMaxSeconds = 10.0;  // instrumented code is several times slower
+#else
+constexpr double kMaxSeconds = 1.0;
+#endif
+
 struct Cost {
-  double worst_seconds = 0;
+  double worst_seconds = 0;  ///< of processor time, so that a busy machine does not count
   uint64_t grown_kilobytes = 0;
   int not_corrupt = 0;  ///< checks that said something else than kCorruption
 };
 
 void AddCheck(const std::string& path, Cost& cost) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Status status = CheckGguf(path).status();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   cost.worst_seconds = std::max(cost.worst_seconds, seconds);
   cost.not_corrupt += status.code() == kCorruption ? 0 : 1;
 }
@@ -182,7 +188,7 @@ void ExpectCheap(const std::function<void(Cost&)>& checks) {
   close(channel[0]);
   waitpid(child, nullptr, 0);
   EXPECT_EQ(cost.not_corrupt, 0);
-  EXPECT_LT(cost.worst_seconds, 1.0);
+  EXPECT_LT(cost.worst_seconds, kMaxSeconds);
   EXPECT_LT(cost.grown_kilobytes, 100U * 1024);
   testing::Test::RecordProperty("worst_ms", std::to_string(cost.worst_seconds * 1e3));
   testing::Test::RecordProperty("grown_kb", std::to_string(cost.grown_kilobytes));
