@@ -5,6 +5,7 @@
 #include <jinja/runtime.h>
 #include <llama.h>
 
+#include <algorithm>
 #include <exception>
 #include <limits>
 
@@ -19,6 +20,12 @@ std::string TextOf(const llama_vocab* vocab, int32_t token) {
   return token < 0 ? std::string() : std::string(llama_vocab_get_text(vocab, token));
 }
 
+std::string HexByte(char byte) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  const auto value = static_cast<unsigned char>(byte);
+  return {kDigits[value >> 4], kDigits[value & 15]};
+}
+
 uint64_t FingerprintOf(const llama_vocab* vocab) {
   Hasher64 hasher;
   for (int32_t token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
@@ -26,6 +33,20 @@ uint64_t FingerprintOf(const llama_vocab* vocab) {
     hasher.Update(std::as_bytes(std::span(text.data(), text.size() + 1)));  // with its end, so that borders count
   }
   return hasher.Digest();
+}
+
+// libllama drops bytes that a byte-level vocabulary has no token for. The first one that is lost, or npos.
+size_t FindLostByte(const llama_vocab* vocab, std::string_view text, std::span<const int32_t> tokens) {
+  if (llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_BPE) {
+    return std::string_view::npos;  // SentencePiece has byte tokens for everything (CheckGguf), and adds blanks
+  }
+  std::string joined(text.size() + 64 * 8, '\0');
+  const int32_t length =
+      llama_detokenize(vocab, tokens.data(), static_cast<int32_t>(tokens.size()), joined.data(),
+                       static_cast<int32_t>(joined.size()), /*remove_special=*/true, /*unparse_special=*/true);
+  joined.resize(length < 0 ? 0 : static_cast<size_t>(length));
+  const auto lost = std::mismatch(text.begin(), text.end(), joined.begin(), joined.end()).first;
+  return lost == text.end() ? std::string_view::npos : static_cast<size_t>(lost - text.begin());
 }
 
 jinja::value MessageValue(const ChatMessage& message) {
@@ -91,6 +112,10 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool parse
   }
   KVANT_CHECK(count >= 0, "the second call had the room the first one asked for");
   tokens.resize(static_cast<size_t>(count));
+  if (const size_t at = FindLostByte(vocab_, text, tokens); at != std::string_view::npos) {
+    return Status(StatusCode::kInvalidArgument, "the model's vocabulary has no token for the text at byte " +
+                                                    std::to_string(at) + " (0x" + HexByte(text[at]) + ")");
+  }
   return tokens;
 }
 

@@ -32,7 +32,8 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// Errors  kInvalidArgument: the text is not valid UTF-8 (with the byte offset), or too long to count
+  /// Errors  kInvalidArgument: the text is not valid UTF-8, or holds what the vocabulary has no token for (both with
+  ///         the byte offset), or is too long to count
   Result<std::vector<int32_t>> Encode(std::string_view text, bool parse_special) const;
 
   /// The bytes of one token; control tokens give nothing. A token may hold part of a UTF-8 character.

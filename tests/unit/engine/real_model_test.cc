@@ -97,6 +97,17 @@ TEST_F(RealModelTest, TheSameTextLocallyAndDisaggregatedAtFp16) {
   EXPECT_FALSE(local->text.empty());
 }
 
+TEST_F(RealModelTest, NoByteOfATextIsLostInSilence) {
+  const auto lost = tokenizer_->Encode("ab\x04z", false);
+  EXPECT_EQ(lost.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(lost.status().message().find("byte 2 (0x04)"), std::string::npos) << lost.status().message();
+  const std::string text = "Plain text, \ttabs,\n\n\xE4\xBD\xA0\xE5\xA5\xBD and \xF0\x9F\x98\x80 <|im_end|> too.";
+  for (const bool parse_special : {false, true}) {
+    const auto kept = tokenizer_->Encode(text, parse_special);
+    EXPECT_TRUE(kept.ok()) << kept.status().message();
+  }
+}
+
 struct WireBound {
   const char* word;
   double share;  ///< of fp16, headers included
