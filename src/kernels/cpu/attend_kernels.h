@@ -59,10 +59,10 @@ struct RowSource {
 
 /// Memory of one thread's kernels between two steps of a stretch.
 struct StretchMemory {
-  alignas(64) float p[kRowBlock][kStretchTokens];          ///< logits, then probabilities
-  alignas(64) int32_t px[kRowBlock][kStretchTokens / 2];   ///< probability · value scale, cut to 16 bits, paired like x
-  float p_scale[kRowBlock];
-  float p_zero[kRowBlock];       ///< Σ p · value zero
+  alignas(64) float p[kRowBlock][kStretchTokens];         ///< logits, then probabilities
+  alignas(64) int32_t px[kRowBlock][kStretchTokens / 2];  ///< p · value scale, cut to 16 bits, paired like RowBlock::x
+  float p_scale[kRowBlock];                               ///< p · value scale ≈ p_scale · px
+  float p_zero[kRowBlock];                                ///< Σ p · value zero
   int32_t px_sum[kRowBlock];
 };
 

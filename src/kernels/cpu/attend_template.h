@@ -197,9 +197,8 @@ template <class V, int kBits, int kPart, int kRows, uint32_t kVectors>
   }
 }
 
-constexpr int32_t BiasOf(TokenCodec codec) {
-  return codec::HasZero(codec) ? 0 : quant::SymmetricBias(codec::CodeBits(codec));
-}
+template <TokenCodec kCodec>
+constexpr int32_t kBias = codec::HasZero(kCodec) ? 0 : quant::SymmetricBias(codec::CodeBits(kCodec));
 
 template <class V, TokenCodec kCodec, int kRows, uint32_t kVectors>
 void CodeLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row, uint32_t lane_block,
@@ -214,7 +213,7 @@ void CodeLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row
     keys[b] = KeysAt<V>(stretch, lane_block + b, kUnitBytes);
     KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      acc[r][b] = V::SetInt(-BiasOf(kCodec) * rows.x_sum[first_row + r]);
+      acc[r][b] = V::SetInt(-kBias<kCodec> * rows.x_sum[first_row + r]);
     }
   }
   const uint32_t num_units = (stretch.head_dim + 4 * kParts - 1) / (4 * kParts);
@@ -261,7 +260,7 @@ void AddCodeValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint3
   for (int r = 0; r < kRows; ++r) {
     KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
-      acc[r][b] = V::SetInt(-BiasOf(kCodec) * memory.px_sum[first_row + r]);
+      acc[r][b] = V::SetInt(-kBias<kCodec> * memory.px_sum[first_row + r]);
     }
   }
   const size_t unit_stride = size_t{stretch.value_channels} * 4;

@@ -123,10 +123,12 @@ template <class V, TokenCodec kCodec>
   }
   const auto codes = V::Narrow(level[0], level[1], level[2], level[3]);
   if constexpr (codec::HasZero(kCodec)) {
-    return V::ClampBytes(codes, 0, static_cast<int8_t>(quant::AffineMax(kBits)));
+    constexpr auto kMax = static_cast<int8_t>(quant::AffineMax(kBits));
+    return V::ClampBytes(codes, 0, kMax);
   } else {
     constexpr auto kMax = static_cast<int8_t>(quant::SymmetricMax(kBits));
-    return V::AddBytes(V::ClampBytes(codes, -kMax, kMax), static_cast<uint8_t>(quant::SymmetricBias(kBits)));
+    constexpr auto kBias = static_cast<uint8_t>(quant::SymmetricBias(kBits));
+    return V::AddBytes(V::ClampBytes(codes, -kMax, kMax), kBias);
   }
 }
 

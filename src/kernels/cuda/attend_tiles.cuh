@@ -30,13 +30,14 @@ KVANT_DEVICE float CapLogit(float x, float cap) {
 /// usual case has no maximum, no exchange between lanes and no rescaling between scores and values. Σ p and the sum of
 /// value zeros come from one tensor-core row each.
 ///
-/// `ones` is shared memory of 16 fp16 ones; tiles stay loaded until return.
+/// `ones` is where in shared memory there are 16 fp16 ones; tiles stay loaded until return.
 template <bool kSoftCap, bool kMasked, int kTiles, class Tiles, int kHeadDim>
 KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
                               const QueryFragments<kHeadDim>& query, const float (&offset)[2], VisibleTokens visible,
-                              float soft_cap, const std::byte* ones, Lane lane) {
-  bool look_for_reference = state.fresh;
+                              float soft_cap, uint32_t ones, Lane lane) {
+  bool look_for_reference = state.Fresh();
   while (true) {
+    __syncwarp();  // keeps the compiler from moving the loads of all codes out of this loop, into registers it lacks
     float s[kTiles][4];
     tiles.template Scores<kTiles>(s, query, lane);
     const auto logit = [&](int t, int j) {
@@ -74,12 +75,12 @@ KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
       const uint32_t p0 = Transpose8x8(PackHalf2(e[0], e[1]));
       const uint32_t p1 = Transpose8x8(PackHalf2(e[2], e[3]));
       // Row 0 is what is added to every channel, all other rows are ones; rows 8…15 are not looked at.
-      const std::byte* extra = lane.row == 0 && Tiles::kScalesValues ? tiles.ValueZeros(t) : ones;
+      const uint32_t extra = lane.row == 0 && Tiles::kScalesValues ? tiles.ValueZeros(t) : ones;
       const uint32_t z0 = Load4(extra + 4 * lane.quad);
       const uint32_t z1 = Load4(extra + 4 * lane.quad + 16);
       Mma(sums[t % 2], z0, z0, z1, z1, p0, p1);
       if constexpr (Tiles::kScalesValues) {
-        const std::byte* scales = tiles.ValueScales(t) + 4 * lane.quad;
+        const uint32_t scales = tiles.ValueScales(t) + 4 * lane.quad;
         p[t][0] = Bits(__hmul2(AsHalf2(p0), AsHalf2(Load4(scales))));
         p[t][1] = Bits(__hmul2(AsHalf2(p1), AsHalf2(Load4(scales + 16))));
       } else {
@@ -98,7 +99,6 @@ KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
     }
     state.sums[0] += sum0;
     state.sums[1] += sum1;
-    state.fresh = false;
     tiles.template Values<kTiles>(state.acc, p, lane);
     return;
   }

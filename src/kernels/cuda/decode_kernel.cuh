@@ -13,8 +13,8 @@ struct DecodeConfig {
   static constexpr bool kSoftCap = kSoftCap_;
   static constexpr int kStages = 2;
   static constexpr int kSteps = kHeadDim / 16;
-  // Shared memory: step tables, ones, barriers, rings. A ring also holds a partial at the end.
-  static constexpr uint32_t kOnes = kWarps * kSteps * sizeof(PairDeviceMap::Step);
+  // Shared memory: the warps' own blocks, ones, barriers, rings. A ring also holds a partial at the end.
+  static constexpr uint32_t kOnes = kWarps * (kSteps * sizeof(PairDeviceMap::Step) + 112);
   static constexpr uint32_t kBarriers = kOnes + 64;
   static constexpr uint32_t kRings = (kBarriers + kWarps * kStages * 8 + 127) / 128 * 128;
   static constexpr uint32_t kLeastStage = (8 * (kHeadDim + 4) * 4 + 64 + kStages - 1) / kStages;
@@ -40,74 +40,88 @@ KVANT_DEVICE void ForFormat(DecodeFormat format, Visit visit) {
   ((format == FormatOf<Tiles>() ? (visit(static_cast<Tiles*>(nullptr)), 0) : 0), ...);
 }
 
-KVANT_DEVICE DecodeRun LoadRun(const std::byte* plan, uint32_t index) {
-  DecodeRun run;
-  const auto* src = reinterpret_cast<const uint4*>(plan + sizeof(DecodePlanHeader)) + index * 3;
-  auto* dst = reinterpret_cast<uint4*>(&run);
-#pragma unroll
-  for (int i = 0; i < 3; ++i) dst[i] = __ldg(src + i);
-  return run;
+/// What a warp keeps in shared memory because registers are what the inner loop is short of.
+template <int kSteps>
+struct alignas(16) WarpMemory {
+  DecodeRun run;  ///< being computed
+  /// The next load: how the tiles of the run it belongs to lie in their pages.
+  struct Load {
+    const std::byte* base;  ///< record of this KV head in page 0
+    uint64_t page_bytes;
+    const uint32_t* table;
+    uint32_t tile;
+    uint32_t left;
+    uint32_t next_run;
+    uint32_t log2_tiles;
+    uint32_t tile_bytes;
+    uint32_t tail;  ///< pair pages: offset of the scales in the record, else 0
+    uint32_t unit_tiles;
+    uint32_t unused;
+  } load;
+  alignas(16) PairDeviceMap::Step steps[kSteps];
+};
+static_assert(sizeof(WarpMemory<8>) == 112 + 8 * sizeof(PairDeviceMap::Step));
+
+KVANT_DEVICE const DecodeRun& RunOfPlan(const DecodeParams& params, uint32_t index) {
+  return reinterpret_cast<const DecodeRun*>(params.plan + sizeof(DecodePlanHeader))[index];
+}
+KVANT_DEVICE const PairDeviceMap& MapOf(const DecodeParams& params, const DecodeRun& run) {
+  return params.maps[run.map * params.num_kv_heads + run.kv_head];
 }
 
-/// How the tiles of a run lie in their pages.
-struct RunShape {
-  const std::byte* base;  ///< record of this KV head in page 0
-  uint64_t page_bytes;
-  uint32_t log2_tiles;
-  uint32_t tile_bytes;
-  uint32_t tail;        ///< pair pages: offset of the scales, else 0
-  uint32_t unit_tiles;  ///< of one load
-};
-
 template <class Tiles>
-KVANT_DEVICE RunShape ShapeOfRun(const DecodeParams& params, const DecodeRun& run) {
-  const PoolParams& pool = params.pools[static_cast<int>(FormatOf<Tiles>())];
-  RunShape shape{pool.base + static_cast<uint64_t>(run.kv_head) * pool.record_bytes, pool.page_bytes, pool.log2_tiles, 0, 0,
-                 Tiles::kUnitTiles};
+KVANT_DEVICE uint32_t TileBytes(const DecodeParams& params, const DecodeRun& run) {
   if constexpr (IsPair<Tiles>::value) {
-    const PairDeviceMap& map = params.maps[run.map * params.num_kv_heads + run.kv_head];
-    shape.tile_bytes = __ldg(&map.block_bytes) / 2;
-    shape.tail = __ldg(&map.tail);
+    return __ldg(&MapOf(params, run).block_bytes) / 2;
   } else {
-    shape.tile_bytes = Tiles::kTileBytes;
+    return Tiles::kTileBytes;
   }
-  return shape;
 }
 
 /// The loading side of a warp's ring: walks the warp's runs some units ahead of the computing side.
 template <class Config, class... Tiles>
 class Loader {
  public:
-  KVANT_DEVICE Loader(const DecodeParams& params, uint32_t ring, uint32_t barriers, uint32_t first_run, Lane lane)
-      : params_(params), ring_(ring), barriers_(barriers), lane_(lane) {
+  using Memory = WarpMemory<Config::kSteps>;
+
+  KVANT_DEVICE Loader(const DecodeParams& params, uint32_t memory, uint32_t ring, uint32_t barriers, uint32_t first_run,
+                      Lane lane)
+      : params_(params), memory_(memory), ring_(ring), barriers_(barriers), lane_(lane) {
 #if __CUDA_ARCH__ >= 900
     if (lane.id == 0) {
       for (int i = 0; i < Config::kStages; ++i) BarrierInit(barriers + 8 * i);
       BarrierInitFence();
     }
-    policy_ = EvictFirst();
-    __syncwarp();
 #endif
-    Enter(first_run);
+    if (lane.id == 0) Enter(first_run);
+    __syncwarp();
   }
 
-  /// Start the next load into `stage`; nothing when the runs are at their end.
+  /// Start the next load into `stage`; nothing when the runs are at their end. The stage must have been read.
   KVANT_DEVICE void Issue(int stage) {
-    if (left_ != 0) {
-      const uint32_t in_page = tile_ & ((1U << shape_.log2_tiles) - 1U);
-      const uint32_t count = min(shape_.unit_tiles - tile_ % shape_.unit_tiles, left_);
-      const std::byte* record = shape_.base + page_ * shape_.page_bytes;
-      Copy(stage, record + in_page * shape_.tile_bytes, count * shape_.tile_bytes, record);
-      tile_ += count;
-      left_ -= count;
-      if (left_ == 0) {
-        if (next_ != DecodeRun::kNone) Enter(next_);
-      } else {
-        LoadPageId();
-      }
+    __syncwarp();
+#if __CUDA_ARCH__ >= 900
+    if (lane_.id == 0 && Load().left != 0) {
+      const Piece piece = Next();
+      const uint32_t dst = ring_ + stage * params_.stage_bytes;
+      const uint32_t barrier = barriers_ + 8 * stage;
+      const uint64_t policy = EvictFirst();
+      BarrierExpect(barrier, piece.bytes + TailBytes());
+      BulkCopy(dst, piece.src, piece.bytes, barrier, policy);
+      if (Load().tail != 0) BulkCopy(dst + TailPlace(), piece.record + Load().tail, TailBytes(), barrier, policy);
+      Advance(piece);
     }
-#if __CUDA_ARCH__ < 900
+#else
+    if (Load().left != 0) {
+      const Piece piece = Next();
+      const uint32_t dst = ring_ + stage * params_.stage_bytes;
+      WarpCopy(dst, piece.src, piece.bytes, lane_.id);
+      if (Load().tail != 0) WarpCopy(dst + TailPlace(), piece.record + Load().tail, TailBytes(), lane_.id);
+      __syncwarp();
+      if (lane_.id == 0) Advance(piece);
+    }
     CommitCopies();
+    __syncwarp();
 #endif
   }
 
@@ -121,54 +135,79 @@ class Loader {
   }
 
  private:
+  KVANT_DEVICE typename Memory::Load& Load() const { return Shared<Memory>(memory_).load; }
+
+  struct Piece {
+    const std::byte* record;
+    const std::byte* src;
+    uint32_t bytes;
+    uint32_t count;
+  };
+
+  KVANT_DEVICE Piece Next() const {
+#if __CUDA_ARCH__ >= 900
+    const uint32_t page = page_;
+#else
+    const uint32_t page = __ldg(Load().table + (Load().tile >> Load().log2_tiles));
+#endif
+    const uint32_t tile = Load().tile;
+    const uint32_t in_page = tile & ((1U << Load().log2_tiles) - 1U);
+    const uint32_t count = min(Load().unit_tiles - tile % Load().unit_tiles, Load().left);
+    const std::byte* record = Load().base + page * Load().page_bytes;
+    return {record, record + in_page * Load().tile_bytes, count * Load().tile_bytes, count};
+  }
+
+  KVANT_DEVICE void Advance(const Piece& piece) {
+    Load().tile += piece.count;
+    Load().left -= piece.count;
+    if (Load().left != 0) {
+      LoadPageId();
+    } else if (Load().next_run != DecodeRun::kNone) {
+      Enter(Load().next_run);
+    }
+  }
+
   KVANT_DEVICE void Enter(uint32_t index) {
-    const DecodeRun run = LoadRun(params_.plan, index);
-    tile_ = run.first_tile;
-    left_ = run.num_tiles;
-    next_ = run.next;
-    table_ = run.page_table;
-    if (left_ == 0) return;
-    ForFormat<Tiles...>(run.format, [&](auto* tiles) {
-      shape_ = ShapeOfRun<std::remove_pointer_t<decltype(tiles)>>(params_, run);
+    const DecodeRun& run = RunOfPlan(params_, index);
+    Load().tile = run.first_tile;
+    Load().left = run.num_tiles;
+    Load().next_run = run.next;
+    if (run.num_tiles == 0) return;
+    Load().table = params_.page_table + run.page_table;
+    const DecodeFormat format = run.format;
+    const PoolParams& pool = params_.pools[static_cast<int>(format)];
+    Load().base = pool.base + static_cast<uint64_t>(run.kv_head) * pool.record_bytes;
+    Load().page_bytes = pool.page_bytes;
+    Load().log2_tiles = pool.log2_tiles;
+    ForFormat<Tiles...>(format, [&](auto* tiles) {
+      using T = std::remove_pointer_t<decltype(tiles)>;
+      Load().tile_bytes = TileBytes<T>(params_, run);
+      Load().unit_tiles = T::kUnitTiles;
+      Load().tail = 0;
+      if constexpr (IsPair<T>::value) Load().tail = __ldg(&MapOf(params_, run).tail);
     });
     LoadPageId();
   }
 
   // Asked for one unit before it is needed.
-  KVANT_DEVICE void LoadPageId() { page_ = __ldg(params_.page_table + table_ + (tile_ >> shape_.log2_tiles)); }
-
-  // `bytes` of tiles, then the tail of a pair record right behind a whole unit's place in the stage.
-  KVANT_DEVICE void Copy(int stage, const std::byte* src, uint32_t bytes, const std::byte* record) {
-    const uint32_t dst = ring_ + stage * params_.stage_bytes;
-    const uint32_t tail_at = shape_.unit_tiles * shape_.tile_bytes;
+  KVANT_DEVICE void LoadPageId() {
 #if __CUDA_ARCH__ >= 900
-    if (lane_.id == 0) {
-      const uint32_t barrier = barriers_ + 8 * stage;
-      BarrierExpect(barrier, bytes + TailBytes());
-      BulkCopy(dst, src, bytes, barrier, policy_);
-      if (shape_.tail != 0) BulkCopy(dst + tail_at, record + shape_.tail, TailBytes(), barrier, policy_);
-    }
-#else
-    WarpCopy(dst, src, bytes, lane_.id);
-    if (shape_.tail != 0) WarpCopy(dst + tail_at, record + shape_.tail, TailBytes(), lane_.id);
+    page_ = __ldg(Load().table + (Load().tile >> Load().log2_tiles));
 #endif
   }
 
+  // The tail of a pair record stands behind a whole unit's place in the stage.
+  KVANT_DEVICE uint32_t TailPlace() const { return Load().unit_tiles * Load().tile_bytes; }
   KVANT_DEVICE uint32_t TailBytes() const {
-    return shape_.tail != 0 ? 4 * Config::kHeadDim + 4 * kPairPageTokens : 0U;
+    return Load().tail != 0 ? 4 * Config::kHeadDim + 4 * kPairPageTokens : 0U;
   }
 
   const DecodeParams& params_;
-  uint32_t ring_;
+  uint32_t memory_;    // offset in shared memory
+  uint32_t ring_;      // shared addresses, as the copies want them
   uint32_t barriers_;
   Lane lane_;
-  uint64_t policy_ = 0;
-  RunShape shape_{};
-  uint32_t tile_ = 0;
-  uint32_t left_ = 0;
-  uint32_t next_ = DecodeRun::kNone;
-  uint32_t table_ = 0;
-  uint64_t page_ = 0;
+  uint32_t page_ = 0;  // of the next load; lane 0
 };
 
 /// Channel of query element (step, quad, element): element 0, 1 at 2·quad, 2, 3 eight further.
@@ -186,7 +225,7 @@ KVANT_DEVICE QueryFragments<kHeadDim> LoadQuery(const DecodeParams& params, cons
   const float* row =
       params.q + (static_cast<size_t>(run.sequence) * params.num_q_heads + run.first_q_head + lane.row) * kHeadDim;
   const PairDeviceMap* map =
-      IsPair<Tiles>::value ? params.maps + run.map * params.num_kv_heads + run.kv_head : nullptr;
+      IsPair<Tiles>::value ? &MapOf(params, run) : nullptr;
   const uint16_t* equalization = nullptr;
   if (!IsPair<Tiles>::value && params.equalization != nullptr && run.map != DecodeRun::kNone) {
     equalization = params.equalization + (static_cast<size_t>(run.map) * params.num_kv_heads + run.kv_head) * 2 * kHeadDim;
@@ -222,16 +261,14 @@ KVANT_DEVICE QueryFragments<kHeadDim> LoadQuery(const DecodeParams& params, cons
 
 /// From true output units to the sums of a format, and back when its run ends.
 template <class Tiles, int kHeadDim>
-KVANT_DEVICE void EnterUnits(const DecodeParams& params, SoftmaxState<kHeadDim>& state) {
-  if (state.fresh) return;
-  if ((params.rotated >> static_cast<int>(FormatOf<Tiles>()) & 1U) != 0) state.Hadamard();
+KVANT_DEVICE void EnterUnits(SoftmaxState<kHeadDim>& state) {
 #pragma unroll
   for (int i = 0; i < kHeadDim / 16; ++i) {
     for (int j = 0; j < 4; ++j) state.acc[i][j] *= 1.0F / Tiles::AccUnit(i);
   }
 }
 template <class Tiles, int kHeadDim>
-KVANT_DEVICE void LeaveUnits(const DecodeParams& params, SoftmaxState<kHeadDim>& state, Lane lane) {
+KVANT_DEVICE void LeaveUnits(SoftmaxState<kHeadDim>& state, Lane lane) {
   const float zero0 = Tiles::kZeroUnit * __shfl_sync(~0U, state.sums[0], lane.quad);
   const float zero1 = Tiles::kZeroUnit * __shfl_sync(~0U, state.sums[1], lane.quad);
 #pragma unroll
@@ -242,57 +279,55 @@ KVANT_DEVICE void LeaveUnits(const DecodeParams& params, SoftmaxState<kHeadDim>&
     }
   }
   if (lane.row == 0) state.sums[0] = state.sums[1] = 0.0F;
-  if ((params.rotated >> static_cast<int>(FormatOf<Tiles>()) & 1U) != 0) state.Hadamard();
 }
 
 /// The computing side of one run.
 template <class Config, class Tiles, class LoaderType>
 struct RunWorker {
   static constexpr int kHeadDim = Config::kHeadDim;
+  static constexpr int kUnitTiles = Tiles::kUnitTiles;
 
   const DecodeParams& params;
-  const std::byte* ring;
-  PairDeviceMap::Step* steps;  ///< this warp's table
-  const std::byte* ones;
+  uint32_t ring;       ///< offsets in shared memory
+  uint32_t memory_at;
+  uint32_t ones;
   Lane lane;
 
-  KVANT_DEVICE void Run(const DecodeRun& run, SoftmaxState<kHeadDim>& state, LoaderType& loader, int& stage,
-                        uint32_t& parity) {
-    const QueryFragments<kHeadDim> query = LoadQuery<Tiles, kHeadDim>(params, run, lane);
-    const RunShape shape = ShapeOfRun<Tiles>(params, run);
-    if constexpr (IsPair<Tiles>::value) LoadSteps(run);
-    EnterUnits<Tiles>(params, state);
-    uint32_t tile = run.first_tile;
-    uint32_t left = run.num_tiles;
-    while (left != 0) {
-      const uint32_t count = min(static_cast<uint32_t>(Tiles::kUnitTiles) - tile % Tiles::kUnitTiles, left);
+  KVANT_DEVICE typename LoaderType::Memory& Memory() const { return Shared<typename LoaderType::Memory>(memory_at); }
+  KVANT_DEVICE const DecodeRun& ThisRun() const { return Memory().run; }
+
+  KVANT_DEVICE void Run(SoftmaxState<kHeadDim>& state, LoaderType& loader, int& stage, uint32_t& parity) {
+    const QueryFragments<kHeadDim> query = LoadQuery<Tiles, kHeadDim>(params, ThisRun(), lane);
+    const uint32_t tile_bytes = TileBytes<Tiles>(params, ThisRun());
+    if constexpr (IsPair<Tiles>::value) LoadSteps();
+    EnterUnits<Tiles>(state);
+    uint32_t tile = ThisRun().first_tile;
+    const uint32_t end = tile + ThisRun().num_tiles;
+    while (tile < end) {
+      const uint32_t next = min((tile / kUnitTiles + 1) * kUnitTiles, end);
       loader.Wait(stage, parity);
-      Unit(run, shape, state, query, ring + stage * params.stage_bytes, tile, count);
-      __syncwarp();
+      Unit(tile_bytes, state, query, ring + stage * params.stage_bytes, tile, next - tile);
       loader.Issue(stage);
       if (++stage == Config::kStages) {
         stage = 0;
         parity ^= 1U;
       }
-      tile += count;
-      left -= count;
+      tile = next;
     }
-    LeaveUnits<Tiles>(params, state, lane);
+    LeaveUnits<Tiles>(state, lane);
   }
 
  private:
-  KVANT_DEVICE void LoadSteps(const DecodeRun& run) {
-    const PairDeviceMap& map = params.maps[run.map * params.num_kv_heads + run.kv_head];
-    const auto* src = reinterpret_cast<const uint4*>(map.steps);
+  KVANT_DEVICE void LoadSteps() {
+    const auto* src = reinterpret_cast<const uint4*>(MapOf(params, ThisRun()).steps);
     __syncwarp();
-    if (lane.id < Config::kSteps * 2) reinterpret_cast<uint4*>(steps)[lane.id] = __ldg(src + lane.id);
+    if (lane.id < Config::kSteps * 2) reinterpret_cast<uint4*>(Memory().steps)[lane.id] = __ldg(src + lane.id);
     __syncwarp();
   }
 
-  KVANT_DEVICE Tiles TilesAt(const RunShape& shape, const std::byte* data, const std::byte* tail, uint32_t tile) const {
+  KVANT_DEVICE Tiles TilesAt(uint32_t tile_bytes, uint32_t data, uint32_t tail, uint32_t tile) const {
     if constexpr (IsPair<Tiles>::value) {
-      const uint32_t value_bytes = Tiles::kValueBlockBytes;
-      return {data, tail, steps, 2 * shape.tile_bytes, shape.tile_bytes - value_bytes / 2,
+      return {data, tail, memory_at + static_cast<uint32_t>(offsetof(typename LoaderType::Memory, steps)), 2 * tile_bytes, tile_bytes - Tiles::kValueBlockBytes / 2,
               tile * kTileTokens % kPairPageTokens, {0.0F, 0.0F}};
     } else {
       return {data};
@@ -300,10 +335,10 @@ struct RunWorker {
   }
 
   // One load: whole and wholly visible, or piece by piece with a mask.
-  KVANT_DEVICE void Unit(const DecodeRun& run, const RunShape& shape, SoftmaxState<kHeadDim>& state,
-                         const QueryFragments<kHeadDim>& query, const std::byte* data, uint32_t tile, uint32_t count) {
-    const std::byte* tail = data + Tiles::kUnitTiles * shape.tile_bytes;
-    Tiles tiles = TilesAt(shape, data, tail, tile);
+  KVANT_DEVICE void Unit(uint32_t tile_bytes, SoftmaxState<kHeadDim>& state, const QueryFragments<kHeadDim>& query,
+                         uint32_t data, uint32_t tile, uint32_t count) {
+    const uint32_t tail = data + kUnitTiles * tile_bytes;
+    Tiles tiles = TilesAt(tile_bytes, data, tail, tile);
     float offset[2] = {query.offset[0], query.offset[1]};
     if constexpr (IsPair<Tiles>::value) {
       tiles.LoadPage(query, lane);
@@ -311,18 +346,19 @@ struct RunWorker {
       offset[1] += tiles.zero[1];
     }
     const uint32_t first_token = tile * kTileTokens;
-    const bool whole = count == Tiles::kUnitTiles && first_token >= run.first_visible &&
-                       first_token + Tiles::kUnitTiles * kTileTokens <= run.num_tokens;
+    const bool whole = count == kUnitTiles && first_token >= ThisRun().first_visible &&
+                       first_token + kUnitTiles * kTileTokens <= ThisRun().num_tokens;
     if (whole) {
-      AttendTiles<Config::kSoftCap, false, Tiles::kUnitTiles>(tiles, state, query, offset, {0, 0}, params.soft_cap, ones,
-                                                              lane);
+      AttendTiles<Config::kSoftCap, false, kUnitTiles>(tiles, state, query, offset, {0, 0}, params.soft_cap, ones, lane);
       return;
     }
+#pragma unroll 1
     for (uint32_t at = 0; at < count; at += Tiles::kMaskedTiles) {
       const int first = static_cast<int>((tile + at) * kTileTokens);
-      const VisibleTokens visible{static_cast<int>(run.first_visible) - first, static_cast<int>(run.num_tokens) - first};
+      const VisibleTokens visible{static_cast<int>(ThisRun().first_visible) - first,
+                                  static_cast<int>(ThisRun().num_tokens) - first};
       if (visible.begin >= Tiles::kMaskedTiles * static_cast<int>(kTileTokens) || visible.end <= 0) continue;
-      Tiles piece = TilesAt(shape, data + at * shape.tile_bytes, tail, tile + at);
+      const Tiles piece = TilesAt(tile_bytes, data + at * tile_bytes, tail, tile + at);
       AttendTiles<Config::kSoftCap, true, Tiles::kMaskedTiles>(piece, state, query, offset, visible, params.soft_cap,
                                                                ones, lane);
     }
@@ -331,36 +367,43 @@ struct RunWorker {
 
 template <class Config, class... Tiles>
 __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __grid_constant__ DecodeParams params) {
-  extern __shared__ __align__(128) std::byte shared[];
+  using LoaderType = Loader<Config, Tiles...>;
   const uint32_t warp = threadIdx.x / 32;
   const Lane lane = ThisLane();
   const uint32_t ring_bytes = Config::kStages * params.stage_bytes;
-  std::byte* ring = shared + Config::kRings + warp * ring_bytes;
-  auto* steps = reinterpret_cast<PairDeviceMap::Step*>(shared) + warp * Config::kSteps;
-  if (threadIdx.x < 16) reinterpret_cast<uint32_t*>(shared + Config::kOnes)[threadIdx.x] = 0x3C003C00U;
-  using LoaderType = Loader<Config, Tiles...>;
+  const uint32_t ring = Config::kRings + warp * ring_bytes;
+  const uint32_t memory = warp * sizeof(typename LoaderType::Memory);
   uint32_t index = blockIdx.x * Config::kWarps + warp;
-  LoaderType loader(params, SharedAddress(ring),
-                    SharedAddress(shared + Config::kBarriers) + warp * Config::kStages * 8, index, lane);
+  LoaderType loader(params, memory, SharedAddress(g_shared + ring),
+                    SharedAddress(g_shared + Config::kBarriers) + warp * Config::kStages * 8, index, lane);
   for (int i = 0; i < Config::kStages; ++i) loader.Issue(i);
-  __syncthreads();  // the ones
+  if (threadIdx.x < 16) Shared<uint32_t>(Config::kOnes + 4 * threadIdx.x) = 0x3C003C00U;
+  __syncthreads();
 
+  DecodeRun& run = Shared<typename LoaderType::Memory>(memory).run;
   SoftmaxState<Config::kHeadDim> state;
   int stage = 0;
   uint32_t parity = 0;
   while (index != DecodeRun::kNone) {
-    const DecodeRun run = LoadRun(params.plan, index);
+    __syncwarp();
+    if (lane.id < 3) {
+      reinterpret_cast<uint4*>(&run)[lane.id] = __ldg(reinterpret_cast<const uint4*>(&RunOfPlan(params, index)) + lane.id);
+    }
+    __syncwarp();
     if (run.num_tiles == 0) break;
     if (run.begins_item != 0) state.Reset();
+    // Values of some formats are stored rotated: the sums are turned into the run's basis and back.
+    const bool rotated = (params.rotated >> static_cast<int>(run.format) & 1U) != 0;
+    if (rotated && run.begins_item == 0) state.Hadamard();
     ForFormat<Tiles...>(run.format, [&](auto* tiles) {
       using T = std::remove_pointer_t<decltype(tiles)>;
-      RunWorker<Config, T, LoaderType>{params, ring, steps, shared + Config::kOnes, lane}.Run(run, state, loader, stage,
-                                                                                             parity);
+      RunWorker<Config, T, LoaderType>{params, ring, memory, Config::kOnes, lane}.Run(state, loader, stage, parity);
     });
+    if (rotated) state.Hadamard();
     FinishRun<Config::kHeadDim>(params, run, state, ring, lane);
     index = run.next;
   }
-  MergeGroups<Config::kHeadDim, Config::kWarps>(params, shared + Config::kRings, ring_bytes);
+  MergeGroups<Config::kHeadDim, Config::kWarps>(params, Config::kRings, ring_bytes);
 }
 
 }  // namespace kvant::kernels::cuda

@@ -20,7 +20,11 @@ struct Piece {
 uint32_t EndTile(const DecodeSegment& segment) {
   return static_cast<uint32_t>(CeilDiv(segment.num_tokens, kTileTokens));
 }
-uint32_t BeginTile(const DecodeSegment& segment) { return segment.first_visible / kTileTokens; }
+// Pair pages are made of blocks of two tiles.
+uint32_t BeginTile(const DecodeSegment& segment) {
+  const uint32_t tile = segment.first_visible / kTileTokens;
+  return segment.format == DecodeFormat::kPair ? tile / 2 * 2 : tile;
+}
 
 Status CheckShape(const DecodeShape& shape) {
   if (shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256) {

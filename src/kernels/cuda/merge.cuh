@@ -11,9 +11,9 @@ namespace kvant::kernels::cuda {
 template <int kHeadDim>
 struct SharedPart {
   static constexpr uint32_t kRow = kHeadDim + 4;
-  float* data;
-  KVANT_DEVICE float* Row(uint32_t head) const { return data + head * kRow; }
-  KVANT_DEVICE float* Stats(uint32_t head) const { return data + 8 * kRow + 2 * head; }
+  uint32_t at;  ///< offset in shared memory
+  KVANT_DEVICE float* Row(uint32_t head) const { return &Shared<float>(at + 4 * head * kRow); }
+  KVANT_DEVICE float* Stats(uint32_t head) const { return &Shared<float>(at + 4 * (8 * kRow + 2 * head)); }
 };
 
 KVANT_DEVICE float* OutputRow(const DecodeParams& params, uint32_t sequence, uint32_t q_head, uint32_t head_dim) {
@@ -71,12 +71,12 @@ struct HeadMerge {
   }
 };
 
-/// One head of an item from its slots in global memory, four parts in flight.
+/// One head of an item from its slots in global memory, eight parts in flight.
 template <int kHeadDim>
 KVANT_DEVICE void MergeSlots(const DecodeParams& params, const DecodeItem& item, uint32_t head, uint32_t lane) {
   HeadMerge<kHeadDim> merge;
   constexpr int kVectors = HeadMerge<kHeadDim>::kVectors;
-  constexpr uint32_t kAhead = 4;
+  constexpr uint32_t kAhead = 8;
   for (uint32_t first = 0; first < item.num_slots; first += kAhead) {
     float4 part[kAhead][kVectors];
     float2 stats[kAhead];
@@ -118,7 +118,7 @@ KVANT_DEVICE bool ArriveLast(const DecodeParams& params, uint32_t item, uint32_t
 /// What the run's end asks for. `ring` is the warp's own and idle when the end is kShared.
 template <int kHeadDim>
 KVANT_DEVICE void FinishRun(const DecodeParams& params, const DecodeRun& run, SoftmaxState<kHeadDim>& state,
-                            std::byte* ring, Lane lane) {
+                            uint32_t ring, Lane lane) {
   if (run.end == RunEnd::kContinue) return;
   const float2 sum = state.Sum(lane);
   if (run.end == RunEnd::kFinal) {
@@ -127,7 +127,7 @@ KVANT_DEVICE void FinishRun(const DecodeParams& params, const DecodeRun& run, So
     });
     return;
   }
-  const SharedPart<kHeadDim> shared{reinterpret_cast<float*>(ring)};
+  const SharedPart<kHeadDim> shared{ring};
   const bool to_shared = run.end == RunEnd::kShared;
   const auto row = [&](uint32_t head) {
     return to_shared ? shared.Row(head) : params.partial_out + (static_cast<size_t>(run.slot) * 8 + head) * kHeadDim;
@@ -155,7 +155,7 @@ KVANT_DEVICE void FinishRun(const DecodeParams& params, const DecodeRun& run, So
 
 /// The end of a block: its warps' last parts, group by group; then the item's slots, if this was the last of them.
 template <int kHeadDim, int kWarps>
-KVANT_DEVICE void MergeGroups(const DecodeParams& params, std::byte* rings, uint32_t ring_bytes) {
+KVANT_DEVICE void MergeGroups(const DecodeParams& params, uint32_t rings, uint32_t ring_bytes) {
   __shared__ bool is_last;
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t lane = threadIdx.x % 32;
@@ -172,7 +172,7 @@ KVANT_DEVICE void MergeGroups(const DecodeParams& params, std::byte* rings, uint
       HeadMerge<kHeadDim> merge;
       for (uint32_t warps = group.warps; warps != 0; warps &= warps - 1) {
         const uint32_t w = __ffs(warps) - 1;
-        const SharedPart<kHeadDim> part{reinterpret_cast<float*>(rings + w * ring_bytes)};
+        const SharedPart<kHeadDim> part{rings + w * ring_bytes};
         float4 values[HeadMerge<kHeadDim>::kVectors];
 #pragma unroll
         for (int i = 0; i < HeadMerge<kHeadDim>::kVectors; ++i) {

@@ -32,15 +32,15 @@ struct PairTiles {
   static constexpr float kKeyUnit = 524288.0F;  // 2^19: codes are c · 2^(bit - 24), q carries 2^(5 - bit)
   static constexpr uint32_t kValueBlockBytes = 512 * ValueGroupsOfPlane(kHeadDim, kValueBits);
 
-  const std::byte* tiles;
-  const std::byte* tail;
-  const PairDeviceMap::Step* steps;
+  uint32_t tiles;  ///< offsets in shared memory
+  uint32_t tail;
+  uint32_t steps;
   uint32_t block_bytes;
   uint32_t key_tile_bytes;
   uint32_t first_token;  ///< of `tiles`, in the page
   float zero[2];         ///< Σ q·(key zeros) of the page
 
-  KVANT_DEVICE const std::byte* KeyTile(int t, uint32_t quarter) const {
+  KVANT_DEVICE uint32_t KeyTile(int t, uint32_t quarter) const {
     return tiles + (t / 2) * block_bytes + (t % 2) * key_tile_bytes + quarter;
   }
 
@@ -66,21 +66,21 @@ struct PairTiles {
 #pragma unroll
     for (int i = 0; i < kSteps; i += 2) {
       const uint4 scale = Load16(tail + (i / 2 * 4 + lane.quad) * 16);
-      Step<kTiles>(s, steps[i], query.q[i], scale.x, scale.y, lane);
-      Step<kTiles>(s, steps[i + 1], query.q[i + 1], scale.z, scale.w, lane);
+      Step<kTiles>(s, steps + i * sizeof(PairDeviceMap::Step), query.q[i], scale.x, scale.y, lane);
+      Step<kTiles>(s, steps + (i + 1) * sizeof(PairDeviceMap::Step), query.q[i + 1], scale.z, scale.w, lane);
     }
   }
 
   template <int kTiles>
-  KVANT_DEVICE void Step(float (&s)[kTiles][4], const PairDeviceMap::Step& step, const uint32_t (&q)[2],
+  KVANT_DEVICE void Step(float (&s)[kTiles][4], uint32_t step, const uint32_t (&q)[2],
                          uint32_t scale0, uint32_t scale1, Lane lane) const {
-    const uint4 place = *reinterpret_cast<const uint4*>(&step);
-    const uint2 weight = *reinterpret_cast<const uint2*>(step.weight);
+    const uint4 place = Load16(step);
+    const uint2 weight = Load8(step + 16);
     const uint32_t b0 = Bits(__hmul2(__hmul2(AsHalf2(q[0]), AsHalf2(scale0)), AsHalf2(weight.x)));
     const uint32_t b1 = Bits(__hmul2(__hmul2(AsHalf2(q[1]), AsHalf2(scale1)), AsHalf2(weight.y)));
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const uint2 w = *reinterpret_cast<const uint2*>(KeyTile(t, place.x + lane.id * 8));
+      const uint2 w = Load8(KeyTile(t, place.x + lane.id * 8));
       const uint32_t x = w.x >> place.y;
       const uint32_t y = w.y >> place.y;
       Mma(s[t], x & place.z, y & place.z, x & place.w, y & place.w, b0, b1);
@@ -89,8 +89,8 @@ struct PairTiles {
 
   KVANT_DEVICE float Factor(int, uint32_t) const { return kKeyUnit; }
 
-  KVANT_DEVICE const std::byte* ValueScales(int t) const { return tail + 4 * kHeadDim + (first_token + 16 * t) * 2; }
-  KVANT_DEVICE const std::byte* ValueZeros(int t) const { return ValueScales(t) + 2 * kPairPageTokens; }
+  KVANT_DEVICE uint32_t ValueScales(int t) const { return tail + 4 * kHeadDim + (first_token + 16 * t) * 2; }
+  KVANT_DEVICE uint32_t ValueZeros(int t) const { return ValueScales(t) + 2 * kPairPageTokens; }
 
   template <int kTiles>
   KVANT_DEVICE void Values(float (&acc)[kSteps][4], const uint32_t (&p)[kTiles][2], Lane lane) const {
@@ -98,7 +98,7 @@ struct PairTiles {
     constexpr uint32_t kMask = ((1U << kValueBits) - 1U) * 0x10001U;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const std::byte* values = tiles + (t / 2) * block_bytes + 2 * key_tile_bytes + lane.id * 16;
+      const uint32_t values = tiles + (t / 2) * block_bytes + 2 * key_tile_bytes + lane.id * 16;
       if constexpr (kSteps < kFields) {
         // Two tiles share the words: the second one's fields are shifted down onto the first one's places.
         const uint4 w = Load16(values);

@@ -2,6 +2,7 @@
 
 #include <cuda_fp16.h>
 
+#include <cstddef>
 #include <cstdint>
 
 /// The instructions the kernels are made of, one thin function each. sm_90 has bulk copies that complete on an
@@ -9,6 +10,17 @@
 namespace kvant::kernels::cuda {
 
 #define KVANT_DEVICE __device__ __forceinline__
+
+/// A block's dynamic shared memory, addressed by 32-bit offsets: generic pointers would cost two registers each.
+extern __shared__ __align__(128) std::byte g_shared[];
+template <typename T>
+KVANT_DEVICE T& Shared(uint32_t offset) {
+  return *reinterpret_cast<T*>(g_shared + offset);
+}
+KVANT_DEVICE uint4 Load16(uint32_t offset) { return Shared<const uint4>(offset); }
+KVANT_DEVICE uint2 Load8(uint32_t offset) { return Shared<const uint2>(offset); }
+KVANT_DEVICE uint32_t Load4(uint32_t offset) { return Shared<const uint32_t>(offset); }
+KVANT_DEVICE float LoadHalf(uint32_t offset) { return __half2float(Shared<const __half>(offset)); }
 
 KVANT_DEVICE uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 KVANT_DEVICE uint32_t Bits(__half2 h) { return *reinterpret_cast<uint32_t*>(&h); }

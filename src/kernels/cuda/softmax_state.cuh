@@ -24,7 +24,6 @@ struct SoftmaxState {
   float acc[kSteps][4];  ///< Σ p·v: channels (16·i + row, + 8) × heads, in the units of the run's format
   float sums[2];         ///< lanes of row 0: Σ p·(what is added to every channel); row 1: Σ p
   float reference[2];    ///< p = 2^(logit - reference); the largest logit when it was last looked for
-  bool fresh;            ///< nothing seen yet
 
   KVANT_DEVICE void Reset() {
 #pragma unroll
@@ -33,8 +32,10 @@ struct SoftmaxState {
     }
     sums[0] = sums[1] = 0.0F;
     reference[0] = reference[1] = -1e30F;
-    fresh = true;
   }
+
+  /// Nothing seen yet.
+  KVANT_DEVICE bool Fresh() const { return reference[0] == -1e30F; }
 
   /// Move to a larger reference.
   KVANT_DEVICE void Raise(float new0, float new1) {

@@ -4,10 +4,6 @@
 
 namespace kvant::kernels::cuda {
 
-KVANT_DEVICE uint4 Load16(const std::byte* p) { return *reinterpret_cast<const uint4*>(p); }
-KVANT_DEVICE uint32_t Load4(const std::byte* p) { return *reinterpret_cast<const uint32_t*>(p); }
-KVANT_DEVICE float LoadHalf(const std::byte* p) { return __half2float(*reinterpret_cast<const __half*>(p)); }
-
 /// Tokens in a code of the token tiers. Codes enter the tensor cores as subnormal fp16 numbers: bits masked in place,
 /// so a code c at bit b is c · 2^(b - 24). What the position multiplies by is undone once a run (values) or in q (keys).
 template <codec::TokenCodec kCodec_, int kHeadDim>
@@ -26,40 +22,43 @@ struct TokenTiles {
   /// What a sum of p · (value zero) counts: the stored zero, or minus the bias times the scale.
   static constexpr float kZeroUnit = kHasZero ? 1.0F : -kBias;
 
-  const std::byte* tiles;
+  uint32_t tiles;  ///< offset in shared memory
 
-  KVANT_DEVICE const std::byte* Scales(int t, int row_of_scales) const {
+  KVANT_DEVICE uint32_t Scales(int t, int row_of_scales) const {
     return tiles + t * kTileBytes + 2 * kCodeBytes + row_of_scales * 32;
   }
 
+  // Steps outside, tiles inside, so that neighbouring products do not wait for each other; a lone tile has two sums.
   template <int kTiles>
   KVANT_DEVICE void Scores(float (&s)[kTiles][4], const QueryFragments<kHeadDim>& query, Lane lane) const {
+    constexpr int kSums = kTiles == 1 ? 2 : 1;
+    float sum[kTiles][kSums][4] = {};
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      s[t][0] = s[t][2] = -kBias * query.total[0] / kCodeUnit;
-      s[t][1] = s[t][3] = -kBias * query.total[1] / kCodeUnit;
-      const std::byte* keys = tiles + t * kTileBytes + lane.id * 16;
-      if constexpr (kIsHalf) {
+      sum[t][0][0] = sum[t][0][2] = -kBias * query.total[0] / kCodeUnit;
+      sum[t][0][1] = sum[t][0][3] = -kBias * query.total[1] / kCodeUnit;
+    }
+    constexpr int kStepsALoad = 16 / codec::CodeBits(kCodec);
 #pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-          const uint4 a = Load16(keys + i * 512);
-          Mma(s[t], a.x, a.y, a.z, a.w, query.q[i][0], query.q[i][1]);
-        }
-      } else if constexpr (kCodec == codec::TokenCodec::kInt8) {
+    for (int i = 0; i < kSteps; i += kStepsALoad) {
 #pragma unroll
-        for (int i = 0; i < kSteps; i += 2) {
-          const uint4 w = Load16(keys + i / 2 * 512);
-          Mma(s[t], EvenBytes(w.x), EvenBytes(w.y), OddBytes(w.x), OddBytes(w.y), query.q[i][0], query.q[i][1]);
-          Mma(s[t], EvenBytes(w.z), EvenBytes(w.w), OddBytes(w.z), OddBytes(w.w), query.q[i + 1][0], query.q[i + 1][1]);
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kSteps; i += 4) {
-          const uint4 w = Load16(keys + i / 4 * 512);
-          Nibbles(s[t], w.x, w.y, query.q[i], query.q[i + 1]);
-          Nibbles(s[t], w.z, w.w, query.q[i + 2], query.q[i + 3]);
+      for (int t = 0; t < kTiles; ++t) {
+        const uint4 w = Load16(tiles + t * kTileBytes + lane.id * 16 + i / kStepsALoad * 512);
+        if constexpr (kIsHalf) {
+          Mma(sum[t][i % kSums], w.x, w.y, w.z, w.w, query.q[i][0], query.q[i][1]);
+        } else if constexpr (kCodec == codec::TokenCodec::kInt8) {
+          Mma(sum[t][0], EvenBytes(w.x), EvenBytes(w.y), OddBytes(w.x), OddBytes(w.y), query.q[i][0], query.q[i][1]);
+          Mma(sum[t][kSums - 1], EvenBytes(w.z), EvenBytes(w.w), OddBytes(w.z), OddBytes(w.w), query.q[i + 1][0],
+              query.q[i + 1][1]);
+        } else {
+          Nibbles(sum[t][0], w.x, w.y, query.q[i], query.q[i + 1]);
+          Nibbles(sum[t][kSums - 1], w.z, w.w, query.q[i + 2], query.q[i + 3]);
         }
       }
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      for (int j = 0; j < 4; ++j) s[t][j] = kSums == 2 ? sum[t][0][j] + sum[t][kSums - 1][j] : sum[t][0][j];
     }
   }
 
@@ -80,14 +79,14 @@ struct TokenTiles {
   }
   KVANT_DEVICE float KeyZero(int t, uint32_t token) const { return kHasZero ? LoadHalf(Scales(t, 2) + 2 * token) : 0.0F; }
 
-  KVANT_DEVICE const std::byte* ValueScales(int t) const { return Scales(t, 1); }
-  KVANT_DEVICE const std::byte* ValueZeros(int t) const { return kHasZero ? Scales(t, 3) : Scales(t, 1); }
+  KVANT_DEVICE uint32_t ValueScales(int t) const { return Scales(t, 1); }
+  KVANT_DEVICE uint32_t ValueZeros(int t) const { return kHasZero ? Scales(t, 3) : Scales(t, 1); }
 
   template <int kTiles>
   KVANT_DEVICE void Values(float (&acc)[kSteps][4], const uint32_t (&p)[kTiles][2], Lane lane) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const std::byte* values = tiles + t * kTileBytes + kCodeBytes + lane.id * 16;
+      const uint32_t values = tiles + t * kTileBytes + kCodeBytes + lane.id * 16;
       if constexpr (kIsHalf) {
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {

@@ -38,7 +38,8 @@ Rows RandomRows(TokenCodec codec, uint32_t head_dim, size_t count, uint32_t seed
   const size_t row_bytes = RowCodeBytes(codec, head_dim);
   if (CodeBits(codec) == 4 && head_dim % 8 != 0) {
     for (size_t i = 0; i < rows.codes.size(); ++i) {
-      rows.codes[i] &= i % row_bytes >= row_bytes - 4 ? 0x0FU : 0xFFU;
+      const bool in_last_group = i % row_bytes >= row_bytes - 4;
+      rows.codes[i] = static_cast<uint8_t>(rows.codes[i] & (in_last_group ? 0x0F : 0xFF));
     }
   }
   for (Half& scale : rows.scales) {

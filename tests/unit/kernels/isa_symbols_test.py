@@ -22,7 +22,7 @@ def symbols_by_object(listing):
             current = symbols.setdefault(heading.group(1), []) if heading else None
         elif current is not None and line:
             _, kind, name = line.split(maxsplit=2)
-            if not name.startswith("DW.ref."):
+            if not name.startswith(("DW.ref.", "__odr_asan.")):
                 current.append((kind, name))
     return symbols
 
