@@ -54,6 +54,7 @@ CLI::Option* AddOption(CLI::App& command, const std::string& names, T& value, co
 /// The same for a switch; its twin takes true and false.
 CLI::Option* AddSwitch(CLI::App& command, const std::string& names, bool& value, const std::string& help);
 
+void AddBenchCommand(Program& program);
 void AddEvalCommand(Program& program);
 void AddGenerateCommand(Program& program);
 void AddModelsCommand(Program& program);

@@ -1,0 +1,80 @@
+#include "cli/bench/attend_job.h"
+
+#include <cmath>
+
+#include "cli/bench/memory.h"
+
+namespace kvant::cli {
+namespace {
+
+constexpr float kQueryDeviation = 2.0F;  // logits then spread enough for some tokens to count more than others
+
+}  // namespace
+
+AttendJob::AttendJob(kernels::Isa isa, const codec::CacheShape& shape, uint32_t num_q_heads, ThreadPool* pool)
+    : isa_(isa),
+      shape_(shape),
+      q_heads_per_kv_head_(num_q_heads / shape.num_kv_heads),
+      pool_(pool),
+      query_(size_t{num_q_heads} * shape.head_dim),
+      output_(query_.size()),
+      pending_(shape.num_kv_heads),
+      scratch_(static_cast<size_t>(pool->num_threads())) {
+  ToFloat(RandomHalves(query_.size(), kQueryDeviation, 2), query_);
+}
+
+kernels::AttendQueries AttendJob::QueriesOf(uint32_t kv_head) const {
+  kernels::AttendQueries queries;
+  queries.data = query_.data() + size_t{kv_head} * q_heads_per_kv_head_ * shape_.head_dim;
+  queries.query_stride = query_.size();
+  queries.head_stride = shape_.head_dim;
+  queries.num_queries = 1;
+  queries.q_heads_per_kv_head = q_heads_per_kv_head_;
+  queries.head_dim = shape_.head_dim;
+  queries.scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+  queries.positions = {&position_, 1};
+  return queries;
+}
+
+void AttendJob::Run(const cache::LayerCache& cache, uint32_t first_chunk, uint32_t num_chunks) {
+  num_chunks_ = num_chunks;
+  const size_t partial_floats = size_t{q_heads_per_kv_head_} * (shape_.head_dim + 2);
+  partials_.resize(std::max(partials_.size(), partial_floats * shape_.num_kv_heads * num_chunks));
+  for (std::atomic<uint32_t>& pending : pending_) {
+    pending = num_chunks;
+  }
+  pool_->ParallelFor(size_t{shape_.num_kv_heads} * num_chunks, [&](size_t index, int thread) {
+    const auto kv_head = static_cast<uint32_t>(index / num_chunks);
+    const auto chunk = static_cast<uint32_t>(index % num_chunks);
+    kernels::AttendChunk(isa_, QueriesOf(kv_head), cache.Chunk(kv_head, first_chunk + chunk).span(),
+                         PartialOf(kv_head, chunk), scratch_[static_cast<size_t>(thread)]);
+    if (pending_[kv_head].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      Merge(kv_head);
+    }
+  });
+}
+
+kernels::AttendPartial AttendJob::PartialOf(uint32_t kv_head, uint32_t chunk) {
+  const size_t rows = q_heads_per_kv_head_;
+  float* out = partials_.data() + (size_t{kv_head} * num_chunks_ + chunk) * rows * (shape_.head_dim + 2);
+  float* max = out + rows * shape_.head_dim;
+  return {out, max, max + rows};
+}
+
+void AttendJob::Merge(uint32_t kv_head) {
+  std::vector<const float*> outs(num_chunks_);
+  std::vector<float> maxes(num_chunks_);
+  std::vector<float> sums(num_chunks_);
+  for (uint32_t row = 0; row < q_heads_per_kv_head_; ++row) {
+    for (uint32_t chunk = 0; chunk < num_chunks_; ++chunk) {
+      const kernels::AttendPartial partial = PartialOf(kv_head, chunk);
+      outs[chunk] = partial.out + size_t{row} * shape_.head_dim;
+      maxes[chunk] = partial.max[row];
+      sums[chunk] = partial.sum[row];
+    }
+    const size_t head = size_t{kv_head} * q_heads_per_kv_head_ + row;
+    kernels::MergePartials(outs, maxes, sums, std::span(output_).subspan(head * shape_.head_dim, shape_.head_dim));
+  }
+}
+
+}  // namespace kvant::cli

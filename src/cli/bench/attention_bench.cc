@@ -1,0 +1,162 @@
+#include <fmt/core.h>
+
+#include <memory>
+
+#include "cli/bench/attention_layers.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/memory.h"
+#include "cli/bench/report.h"
+#include "cli/engine_flags.h"
+#include "cli/precision_list.h"
+
+namespace kvant::cli {
+namespace {
+
+struct AttentionFlags {
+  EngineFlags cpu;
+  std::string kv = "fp16,int8,int4,int4,eq=off";
+  std::vector<uint32_t> contexts = {8192, 16384, 32768};
+  uint32_t head_dim = 128;
+  uint32_t kv_heads = 8;
+  uint32_t q_heads = 64;
+  bool quick = false;
+
+  codec::CacheShape shape() const { return {1, kv_heads, head_dim}; }
+  uint32_t largest_context() const { return *std::max_element(contexts.begin(), contexts.end()); }
+};
+
+constexpr uint64_t kFormatBytes = uint64_t{9} << 27;  // 1.2 GB of each precision
+constexpr uint64_t kQuickFormatBytes = uint64_t{128} << 20;
+
+/// A precision at a context.
+struct AttentionArm {
+  const AttentionLayers* layers;
+  uint32_t context;
+  std::string name() const { return fmt::format("{} {}", codec::PrecisionWord(layers->precision()), context); }
+};
+
+Status CheckFlags(const AttentionFlags& flags) {
+  KVANT_RETURN_IF_ERROR(codec::CheckHeadDim(flags.head_dim));
+  if (flags.q_heads % flags.kv_heads != 0) {
+    return {StatusCode::kInvalidArgument, fmt::format("--q-heads {} is not a multiple of --kv-heads {}", flags.q_heads,
+                                                      flags.kv_heads)};
+  }
+  return OkStatus();
+}
+
+Result<std::vector<AttentionLayers>> MakeLayers(const std::vector<codec::Precision>& precisions,
+                                                const AttentionFlags& flags, kernels::Isa isa, AttendJob& job,
+                                                cache::MemoryAccount* account, ThreadPool* pool, Console& console) {
+  const uint64_t bytes = BeyondCaches(flags.quick ? kQuickFormatBytes : kFormatBytes);
+  std::vector<AttentionLayers> layers;
+  for (const codec::Precision& precision : precisions) {
+    console.ShowProgress("prepare", layers.size(), precisions.size(), codec::PrecisionWord(precision));
+    KVANT_RETURN_IF_ERROR(CheckAttention(flags.shape(), precision, isa, job, pool));
+    KVANT_ASSIGN_OR_RETURN(AttentionLayers made, AttentionLayers::Make(flags.shape(), precision, isa,
+                                                                       flags.largest_context(), bytes, account, pool));
+    layers.push_back(std::move(made));
+  }
+  return layers;
+}
+
+std::vector<AttentionArm> ArmsOf(const std::vector<AttentionLayers>& layers, const std::vector<uint32_t>& contexts) {
+  std::vector<AttentionArm> arms;
+  for (const uint32_t context : contexts) {
+    for (const AttentionLayers& of : layers) {
+      arms.push_back({&of, context});
+    }
+  }
+  return arms;
+}
+
+/// Ratio to fp16 at the same context; none where fp16 is not among the arms.
+ReportColumn OverFp16(const std::vector<AttentionArm>& arms, const std::vector<ArmReport>& reports) {
+  ReportColumn column{"over_fp16", "x fp16", 2, {}};
+  for (size_t i = 0; i < arms.size(); ++i) {
+    std::optional<double> ratio;
+    for (size_t base = 0; base < arms.size(); ++base) {
+      if (arms[base].layers->precision().is_exact() && arms[base].context == arms[i].context) {
+        ratio = reports[i].rate.median / reports[base].rate.median;
+      }
+    }
+    column.values.push_back(ratio);
+  }
+  return column;
+}
+
+BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<std::vector<double>>& seconds,
+                     uint64_t read_bytes, const AttentionFlags& flags) {
+  BenchReport report;
+  report.isa = flags.cpu.isa;
+  report.threads = flags.cpu.threads;
+  const double read_gb_s = ReportArm("read", "", 1, read_bytes, seconds.back()).gb_s;
+  ReportColumn share{"share_of_read", "of read", 2, {}};
+  ReportColumn milliseconds{"ms", "ms", 2, {}};
+  for (size_t i = 0; i < arms.size(); ++i) {
+    const AttentionLayers::Load load = arms[i].layers->LoadOf(arms[i].context);
+    report.arms.push_back(
+        ReportArm(arms[i].name(), "Mtok/s", static_cast<double>(load.tokens) / 1e6, load.bytes, seconds[i]));
+    share.values.emplace_back(report.arms[i].gb_s / read_gb_s);
+    milliseconds.values.emplace_back(1e3 * Summarize(seconds[i]).median);
+  }
+  report.AddRatio(0, "x first");
+  report.columns.push_back(OverFp16(arms, report.arms));
+  report.columns.push_back(std::move(share));
+  report.columns.push_back(std::move(milliseconds));
+  report.facts = {{"read_gb_s", read_gb_s},           {"contexts", flags.contexts}, {"head_dim", flags.head_dim},
+                  {"kv_heads", flags.kv_heads}, {"q_heads", flags.q_heads}};
+  report.notes = {fmt::format("one query token, {} query heads over {} KV heads of {}; Mtok/s: cached tokens met",
+                              flags.q_heads, flags.kv_heads, flags.head_dim),
+                  fmt::format("memory read in the same rounds: {:.2f} GB/s", read_gb_s)};
+  return report;
+}
+
+Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
+  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(flags.kv));
+  KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
+  KVANT_RETURN_IF_ERROR(CheckFlags(flags));
+  ThreadPool pool(flags.cpu.threads);
+  AttendJob job(isa, flags.shape(), flags.q_heads, &pool);
+  cache::MemoryAccount account;
+  KVANT_ASSIGN_OR_RETURN(const std::vector<AttentionLayers> layers,
+                         MakeLayers(precisions, flags, isa, job, &account, &pool, console));
+  KVANT_ASSIGN_OR_RETURN(ReadProbe probe,
+                         ReadProbe::Allocate(BeyondCaches(flags.quick ? kQuickFormatBytes : kFormatBytes), &pool));
+  const std::vector<AttentionArm> arms = ArmsOf(layers, flags.contexts);
+  std::vector<Turn> turns;
+  for (const AttentionArm& arm : arms) {
+    turns.push_back({arm.name(), [&job, arm](uint32_t round) {
+                       arm.layers->Attend(job, arm.context, round);
+                       return OkStatus();
+                     }});
+  }
+  turns.push_back({"read", [&probe](uint32_t round) {
+                     probe.Read(round);
+                     return OkStatus();
+                   }});
+  const Rounds rounds = flags.quick ? Rounds{2, 12, 10} : Rounds{4, 40};
+  KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));
+  const BenchReport report = ReportOf(arms, seconds, probe.bytes_per_call(), flags);
+  console.PrintJson(ToJson(report));
+  console.PrintText(ToText(report));
+  return OkStatus();
+}
+
+}  // namespace
+
+void AddAttentionBench(CLI::App& bench, Work* chosen) {
+  auto flags = std::make_shared<AttentionFlags>();
+  CLI::App* command = AddBench(bench, "attention", "Attention of one token over compressed keys and values, in place",
+                               [flags](Console& console) { return RunAttentionBench(*flags, console); }, chosen);
+  AddOption(*command, "--kv", flags->kv, "Precisions that are compared, separated by commas");
+  AddOption(*command, "--context", flags->contexts, "Tokens in the cache; several, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(1U, 1U << 20));
+  AddOption(*command, "--head-dim", flags->head_dim, "Channels of a head");
+  AddOption(*command, "--kv-heads", flags->kv_heads, "KV heads")->check(CLI::Range(1, 1024));
+  AddOption(*command, "--q-heads", flags->q_heads, "Query heads, a multiple of the KV heads")->check(CLI::Range(1, 4096));
+  AddCpuFlags(*command, flags->cpu);
+  AddSwitch(*command, "--quick", flags->quick, "Fewer rounds over less memory, for a look: ends within 45 s");
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,126 @@
+#include "cli/bench/attention_layers.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/bench/memory.h"
+#include "kvant/base/buffer.h"
+#include "kvant/base/checked.h"
+
+namespace kvant::cli {
+namespace {
+
+constexpr uint32_t kBatchRows = 1024;    // of random keys and values; they repeat, the memory does not
+constexpr uint32_t kCheckedTokens = 700;
+
+/// A small layer, encoded as after a prompt.
+Result<cache::LayerCache> CheckedLayer(const codec::CacheShape& shape, const codec::Precision& precision,
+                                       kernels::Isa isa, cache::MemoryAccount* account, ThreadPool* pool) {
+  KVANT_ASSIGN_OR_RETURN(cache::LayerCache layer, RandomLayer(shape, precision, isa, kCheckedTokens, account, pool));
+  KVANT_RETURN_IF_ERROR(layer.EncodeDue(codec::PromptTail::kByPosition, pool));
+  return layer;
+}
+
+std::vector<float> Reference(const cache::LayerCache& layer, const AttendJob& job, uint32_t kv_head) {
+  std::vector<kernels::AttendSlice> slices;
+  for (uint32_t chunk = 0; chunk < layer.num_chunks(); ++chunk) {
+    const cache::ChunkSlices part = layer.Chunk(kv_head, chunk);
+    slices.insert(slices.end(), part.span().begin(), part.span().end());
+  }
+  const kernels::AttendQueries queries = job.QueriesOf(kv_head);
+  std::vector<float> output(size_t{queries.num_rows()} * queries.head_dim);
+  kernels::AttendRef(queries, slices, output);
+  return output;
+}
+
+}  // namespace
+
+Result<cache::LayerCache> RandomLayer(const codec::CacheShape& shape, const codec::Precision& precision,
+                                      kernels::Isa isa, uint32_t num_tokens, cache::MemoryAccount* account,
+                                      ThreadPool* pool) {
+  const std::vector<Half> values = RandomHalves(size_t{2} * kBatchRows * shape.head_dim, 1.0F, 3);
+  cache::LayerCache layer(shape, precision, isa, account);
+  KVANT_RETURN_IF_ERROR(layer.ExtendExact(num_tokens));
+  pool->ParallelFor(shape.num_kv_heads, [&](size_t kv_head, int) {
+    for (uint32_t first = 0; first < num_tokens; first += kBatchRows) {
+      layer.StoreExact(static_cast<uint32_t>(kv_head), first, std::min(kBatchRows, num_tokens - first), values.data(),
+                       values.data() + values.size() / 2, shape.head_dim);
+    }
+  });
+  return layer;
+}
+
+Result<AttentionLayers> AttentionLayers::Make(const codec::CacheShape& shape, const codec::Precision& precision,
+                                              kernels::Isa isa, uint32_t num_tokens, uint64_t total_bytes,
+                                              cache::MemoryAccount* account, ThreadPool* pool) {
+  codec::LayerBlockLayout layout;
+  Buffer block;
+  {
+    KVANT_ASSIGN_OR_RETURN(cache::LayerCache exact, RandomLayer(shape, precision, isa, num_tokens, account, pool));
+    layout = exact.PlanBlock(codec::PromptTail::kEncodeAll);
+    KVANT_ASSIGN_OR_RETURN(block, Buffer::Allocate(layout.total_bytes()));
+    exact.WriteBlock(layout, block.bytes(), pool);
+  }
+  AttentionLayers result(precision);
+  result.num_kv_heads_ = shape.num_kv_heads;
+  const size_t num_layers = std::max<size_t>(2, CeilDiv(total_bytes, layout.total_bytes()));
+  for (size_t i = 0; i < num_layers; ++i) {
+    result.layers_.emplace_back(shape, precision, isa, account);
+  }
+  std::vector<Status> outcomes(num_layers);
+  pool->ParallelFor(num_layers,
+                    [&](size_t i, int) { outcomes[i] = result.layers_[i].AdoptBlock(layout, block.bytes()); });
+  for (const Status& outcome : outcomes) {
+    KVANT_RETURN_IF_ERROR(outcome);
+  }
+  return result;
+}
+
+uint32_t AttentionLayers::ChunksOf(uint32_t num_tokens) const {
+  return std::min(static_cast<uint32_t>(CeilDiv(num_tokens, cache::kChunkTokens)), layers_.front().num_chunks());
+}
+
+// A layer longer than the context holds several of them, one after another.
+void AttentionLayers::Attend(AttendJob& job, uint32_t num_tokens, uint32_t round) const {
+  const uint32_t num_chunks = ChunksOf(num_tokens);
+  const uint32_t places = layers_.front().num_chunks() / num_chunks;
+  job.Run(layers_[round / places % layers_.size()], round % places * num_chunks, num_chunks);
+}
+
+AttentionLayers::Load AttentionLayers::LoadOf(uint32_t num_tokens) const {
+  Load load;
+  for (uint32_t chunk = 0; chunk < ChunksOf(num_tokens); ++chunk) {
+    for (const kernels::AttendSlice& slice : layers_.front().Chunk(0, chunk).span()) {
+      const codec::TokenPageLayout& layout = *slice.segment.layout;
+      load.tokens += slice.num_tokens;
+      load.bytes += uint64_t{slice.num_tokens} * 2 * codec::RowBytes(layout.codec, layout.head_dim) * num_kv_heads_;
+    }
+  }
+  return load;
+}
+
+Status CheckAttention(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
+                      AttendJob& job, ThreadPool* pool) {
+  cache::MemoryAccount account;
+  KVANT_ASSIGN_OR_RETURN(const cache::LayerCache layer, CheckedLayer(shape, precision, isa, &account, pool));
+  job.Run(layer, 0, layer.num_chunks());
+  double largest = 0;
+  double worst = 0;
+  size_t at = 0;
+  for (uint32_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
+    for (const float expected : Reference(layer, job, kv_head)) {
+      largest = std::max<double>(largest, std::fabs(expected));
+      worst = std::max<double>(worst, std::fabs(expected - job.output()[at++]));
+    }
+  }
+  const double allowed = precision.is_exact() ? 1e-5 : 3e-3;  // kernels/attend.h
+  if (!(worst <= allowed * largest)) {
+    return {StatusCode::kInternal, fmt::format("{}: attention is off by {:.1e} of the largest output, {:.0e} are allowed",
+                                               codec::PrecisionWord(precision), worst / largest, allowed)};
+  }
+  return OkStatus();
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/bench/attend_job.h"
+#include "kvant/cache/memory.h"
+#include "kvant/cache/sequence.h"
+
+namespace kvant::cli {
+
+/// Layers of random keys and values in one precision, more of them than any cache holds: equal contents, each in
+/// memory of its own.
+class AttentionLayers {
+ public:
+  /// As many layers of `num_tokens` tokens as take `total_bytes`, at least two.
+  /// Errors  kOutOfMemory
+  static Result<AttentionLayers> Make(const codec::CacheShape& shape, const codec::Precision& precision,
+                                      kernels::Isa isa, uint32_t num_tokens, uint64_t total_bytes,
+                                      cache::MemoryAccount* account, ThreadPool* pool);
+
+  const codec::Precision& precision() const { return precision_; }
+  /// Attend to `num_tokens` tokens, on the next place in memory with every round.
+  void Attend(AttendJob& job, uint32_t num_tokens, uint32_t round) const;
+  /// What one Attend meets: whole chunks, so up to a chunk more than asked for where layers are longer.
+  struct Load {
+    uint64_t tokens = 0;
+    uint64_t bytes = 0;  ///< stored for them
+  };
+  Load LoadOf(uint32_t num_tokens) const;
+
+ private:
+  explicit AttentionLayers(const codec::Precision& precision) : precision_(precision) {}
+  uint32_t ChunksOf(uint32_t num_tokens) const;
+
+  codec::Precision precision_;
+  uint32_t num_kv_heads_ = 0;
+  std::vector<cache::LayerCache> layers_;
+};
+
+/// A layer of random fp16 keys and values, nothing encoded yet.
+Result<cache::LayerCache> RandomLayer(const codec::CacheShape& shape, const codec::Precision& precision,
+                                      kernels::Isa isa, uint32_t num_tokens, cache::MemoryAccount* account,
+                                      ThreadPool* pool);
+
+/// Hold attention over a small layer, with sinks, encoded tokens and residual, against kernels::AttendRef.
+/// Errors  kInternal with the error found and the error allowed
+Status CheckAttention(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
+                      AttendJob& job, ThreadPool* pool);
+
+}  // namespace kvant::cli

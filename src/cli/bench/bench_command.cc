@@ -1,0 +1,26 @@
+#include <memory>
+
+#include "cli/bench/bench.h"
+
+namespace kvant::cli {
+
+CLI::App* AddBench(CLI::App& bench, const std::string& name, const std::string& description, Work work, Work* chosen) {
+  CLI::App* command = bench.add_subcommand(name, description)->fallthrough();
+  command->callback([work = std::move(work), chosen] { *chosen = work; });
+  command->footer("The arms are called in turn (A B C A B C ...) in one process, after a check of what they compute.\n"
+                  "median: of the calls' rates. spread: upper minus lower quartile, in the same unit.\n"
+                  "ratio: medians over the first arm's, or over llama.cpp's f16 cache with --compare.");
+  return command;
+}
+
+void AddBenchCommand(Program& program) {
+  auto chosen = std::make_shared<Work>();
+  CLI::App* bench = program.AddCommand("bench", "Measure the speed of codecs, attention or decoding",
+                                       [chosen](Console& console) { return (*chosen)(console); });
+  bench->require_subcommand(1);
+  AddCodecBench(*bench, chosen.get());
+  AddAttentionBench(*bench, chosen.get());
+  AddDecodeBench(*bench, chosen.get());
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,95 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "cli/bench/bench.h"
+#include "cli/bench/codec_work.h"
+#include "cli/bench/memory.h"
+#include "cli/bench/report.h"
+#include "cli/engine_flags.h"
+#include "cli/precision_list.h"
+
+namespace kvant::cli {
+namespace {
+
+struct CodecFlags {
+  EngineFlags cpu;
+  std::string kv = "int8,int4,eq=off,int4";
+  uint32_t head_dim = 128;
+  bool quick = false;
+};
+
+constexpr uint64_t kPayloadBytes = uint64_t{1} << 30;
+constexpr uint64_t kQuickPayloadBytes = uint64_t{1} << 29;
+
+Result<std::vector<codec::TokenCodec>> CodecsOf(const std::string& kv) {
+  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(kv));
+  std::vector<codec::TokenCodec> codecs;
+  for (const codec::Precision& precision : precisions) {
+    if (std::find(codecs.begin(), codecs.end(), precision.codec) == codecs.end()) {
+      codecs.push_back(precision.codec);
+    }
+  }
+  return codecs;
+}
+
+std::vector<Turn> TurnsOf(CodecWork& work) {
+  std::vector<Turn> turns;
+  const auto add = [&](std::string name, std::function<void()> run) {
+    turns.push_back({std::move(name), [run = std::move(run)](uint32_t) {
+                       run();
+                       return OkStatus();
+                     }});
+  };
+  add("memcpy", [&work] { work.Copy(); });
+  for (size_t i = 0; i < work.num_codecs(); ++i) {
+    const std::string name(codec::TokenCodecName(work.codec(i)));
+    add("encode " + name, [&work, i] { work.Encode(i); });
+    add("decode " + name, [&work, i] { work.Decode(i); });
+  }
+  return turns;
+}
+
+Status RunCodecBench(const CodecFlags& flags, Console& console) {
+  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::TokenCodec> codecs, CodecsOf(flags.kv));
+  KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
+  KVANT_RETURN_IF_ERROR(codec::CheckHeadDim(flags.head_dim));
+  ThreadPool pool(flags.cpu.threads);
+  console.ShowProgress("prepare", 0, 1, "rows");
+  KVANT_ASSIGN_OR_RETURN(CodecWork work,
+                         CodecWork::Make(codecs, flags.head_dim,
+                                         BeyondCaches(flags.quick ? kQuickPayloadBytes : kPayloadBytes),
+                                         kernels::RowKernelsOf(isa), &pool));
+  const std::vector<Turn> turns = TurnsOf(work);
+  const Rounds rounds = flags.quick ? Rounds{1, 9, 10} : Rounds{2, 24};
+  KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));
+
+  BenchReport report;
+  report.isa = flags.cpu.isa;
+  report.threads = flags.cpu.threads;
+  const uint64_t bytes = work.payload_bytes();
+  for (size_t i = 0; i < turns.size(); ++i) {
+    report.arms.push_back(ReportArm(turns[i].name, "GB/s", static_cast<double>(bytes) / 1e9, bytes, seconds[i]));
+  }
+  report.AddRatio(0, "x memcpy");
+  report.facts = {{"head_dim", flags.head_dim}};
+  report.notes = {fmt::format("fp16 rows of {}: bytes and rates are theirs, in either direction", flags.head_dim)};
+  console.PrintJson(ToJson(report));
+  console.PrintText(ToText(report));
+  return OkStatus();
+}
+
+}  // namespace
+
+void AddCodecBench(CLI::App& bench, Work* chosen) {
+  auto flags = std::make_shared<CodecFlags>();
+  CLI::App* command = AddBench(bench, "codec", "Encode and decode fp16 rows, against memcpy",
+                               [flags](Console& console) { return RunCodecBench(*flags, console); }, chosen);
+  AddOption(*command, "--kv", flags->kv, "Precisions whose codecs are measured, separated by commas");
+  AddOption(*command, "--head-dim", flags->head_dim, "Elements of a row");
+  AddCpuFlags(*command, flags->cpu);
+  AddSwitch(*command, "--quick", flags->quick, "Fewer rounds over less memory, for a look: ends within 45 s");
+}
+
+}  // namespace kvant::cli

@@ -1,0 +1,3 @@
+set(KVANT_BENCH_SOURCES attend_job.cc attention_bench.cc attention_layers.cc bench_command.cc codec_bench.cc codec_work.cc
+    decode_bench.cc decode_run.cc divergence.cc kvant_arm.cc llama_arm.cc measure.cc memory.cc report.cc)
+list(TRANSFORM KVANT_BENCH_SOURCES PREPEND bench/)
