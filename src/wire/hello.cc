@@ -6,8 +6,6 @@
 namespace kvant::wire {
 namespace {
 
-constexpr uint64_t kHelloBytes = 64;
-
 Status CheckPrecision(const codec::Precision& precision) {
   if (precision.is_exact()) {
     const codec::Precision exact{codec::TokenCodec::kFp16, false, 0, codec::Precision::kEndlessResidual};

@@ -13,8 +13,8 @@ std::string Hex(uint64_t value) {
 }
 
 std::string Number(float value) {
-  std::array<char, 32> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  std::array<char, 64> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed).ptr;
   return {digits.data(), end};
 }
 

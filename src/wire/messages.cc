@@ -7,9 +7,6 @@
 namespace kvant::wire {
 namespace {
 
-constexpr uint64_t kVerdictBytes = 8;  // before the text
-constexpr uint64_t kFinishBytes = 28;  // before the prompt's tokens
-constexpr uint64_t kDoneBytes = 12;
 constexpr char kFirstPrintable = ' ';
 constexpr char kLastPrintable = '~';
 

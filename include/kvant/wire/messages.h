@@ -15,6 +15,11 @@ namespace kvant::wire {
 /// Order and meaning of the messages (docs/format/wire.md, "Session"); the frame version is the form of each.
 inline constexpr uint32_t kProtocol = 1;
 
+inline constexpr uint64_t kHelloBytes = 64;
+inline constexpr uint64_t kVerdictBytes = 8;  ///< before the text
+inline constexpr uint64_t kFinishBytes = 28;  ///< before the prompt's tokens
+inline constexpr uint64_t kDoneBytes = 12;
+
 struct Hello {
   uint32_t protocol = kProtocol;
   ModelIdentity model;

@@ -1,0 +1,93 @@
+#include "transfer/agreement.h"
+
+#include <algorithm>
+#include <string>
+
+#include "transfer/channel.h"
+
+namespace kvant::transfer {
+namespace {
+
+constexpr codec::PromptTail kTails[] = {codec::PromptTail::kEncodeAll, codec::PromptTail::kByPosition};
+
+// The least the cache will need, asked for and given back: a prompt that can never fit is refused before it is sent.
+Status CheckMemory(const wire::Hello& hello, cache::MemoryAccount* account) {
+  uint64_t layer_bytes = UINT64_MAX;
+  for (const codec::PromptTail tail : kTails) {
+    layer_bytes = std::min<uint64_t>(layer_bytes, LayoutOf(hello, tail).total_bytes());
+  }
+  const uint64_t needed = layer_bytes * hello.model.shape.num_layers;  // below 2^57 within the limits of a hello
+  KVANT_RETURN_IF_ERROR(account->Reserve(needed));
+  account->Release(needed);
+  return OkStatus();
+}
+
+}  // namespace
+
+codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail) {
+  const codec::TokenSplit split = codec::SplitPrompt(hello.precision, hello.num_prompt_tokens, tail);
+  return {hello.model.shape, hello.precision.codec, hello.precision.equalize && split.num_encoded > 0, split};
+}
+
+bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b) {
+  return a.shape == b.shape && a.codec == b.codec && a.equalized == b.equalized && a.split == b.split;
+}
+
+uint64_t ExactLayerBytes(const wire::Hello& hello) {
+  return codec::LayerBlockLayout{hello.model.shape, codec::TokenCodec::kFp16, false, {0, 0, hello.num_prompt_tokens}}
+      .total_bytes();
+}
+
+Status CheckHello(const wire::Hello& hello, const ReceiverOptions& options) {
+  if (hello.protocol != wire::kProtocol) {
+    return {StatusCode::kVersionUnsupported,
+            "protocol: sender " + std::to_string(hello.protocol) + ", receiver " + std::to_string(wire::kProtocol)};
+  }
+  if (std::string difference = wire::DifferenceOf(hello.model, options.model); !difference.empty()) {
+    return {StatusCode::kMismatch, std::move(difference)};
+  }
+  if (options.precision && *options.precision != hello.precision) {
+    return {StatusCode::kPrecisionUnsupported, "precision: sender " + codec::PrecisionWord(hello.precision) +
+                                                   ", receiver " + codec::PrecisionWord(*options.precision)};
+  }
+  if (hello.num_context_tokens > options.max_context_tokens) {
+    return {StatusCode::kCapacityExceeded, "context: " + std::to_string(hello.num_context_tokens) +
+                                               " tokens are needed, the receiver has " +
+                                               std::to_string(options.max_context_tokens)};
+  }
+  return CheckMemory(hello, options.account);
+}
+
+Status CheckLayer(const wire::Hello& hello, uint32_t due, const wire::LayerView& view) {
+  if (view.layer != due) {
+    return {StatusCode::kCorruption,
+            "layer " + std::to_string(view.layer) + " where layer " + std::to_string(due) + " is due"};
+  }
+  const bool agreed = std::any_of(std::begin(kTails), std::end(kTails), [&](codec::PromptTail tail) {
+    return SameLayout(view.layout, LayoutOf(hello, tail));
+  });
+  return agreed ? OkStatus()
+                : Status(StatusCode::kCorruption,
+                         "layer " + std::to_string(due) + " is not laid out as the hello's precision says");
+}
+
+Status CheckFinish(const wire::Hello& hello, const wire::Finish& finish) {
+  const uint32_t expected = hello.num_prompt_tokens;
+  if (finish.prompt_tokens.size() == expected && finish.first_position == expected) {
+    return OkStatus();
+  }
+  return {StatusCode::kCorruption, "the finish has " + std::to_string(finish.prompt_tokens.size()) +
+                                       " prompt tokens and first position " + std::to_string(finish.first_position) +
+                                       " where the hello said " + std::to_string(expected) + " tokens"};
+}
+
+uint64_t MaxFrameBytes(const wire::Hello& hello) {
+  uint64_t largest = std::max<uint64_t>(kMaxVerdictFrameBytes, wire::kHeaderBytes + wire::kFinishBytes +
+                                                                   sizeof(int32_t) * uint64_t{hello.num_prompt_tokens});
+  for (const codec::PromptTail tail : kTails) {
+    largest = std::max<uint64_t>(largest, wire::kBlockOffset + LayoutOf(hello, tail).total_bytes());
+  }
+  return largest;
+}
+
+}  // namespace kvant::transfer

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kvant/base/status.h"
+#include "kvant/codec/layer_block.h"
+#include "kvant/transfer/receiver.h"
+#include "kvant/wire/layer_frame.h"
+#include "kvant/wire/messages.h"
+
+namespace kvant::transfer {
+
+/// How a hello's precision lays out the layers of its prompt.
+codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail);
+bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b);
+
+/// What the KV of one layer takes at fp16.
+uint64_t ExactLayerBytes(const wire::Hello& hello);
+
+/// Errors  kVersionUnsupported, kMismatch, kPrecisionUnsupported, kCapacityExceeded: why this receiver refuses
+Status CheckHello(const wire::Hello& hello, const ReceiverOptions& options);
+
+/// Errors  kCorruption: not the layer that is due, or not laid out as the hello says
+Status CheckLayer(const wire::Hello& hello, uint32_t due, const wire::LayerView& view);
+
+/// Errors  kCorruption: tokens or position are not the hello's
+Status CheckFinish(const wire::Hello& hello, const wire::Finish& finish);
+
+/// The largest frame that a session of this hello has.
+uint64_t MaxFrameBytes(const wire::Hello& hello);
+
+}  // namespace kvant::transfer
