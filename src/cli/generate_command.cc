@@ -54,13 +54,29 @@ Result<std::vector<int32_t>> Tokenize(const engine::Tokenizer& tokenizer, const 
   return tokenizer.Encode(text, /*parse_special=*/true);
 }
 
+/// One progress line for two things at once: layers are sent while later ones are computed.
+struct LayerProgress {
+  std::atomic<uint32_t> computed{0};
+  std::atomic<uint32_t> sent{0};
+
+  void Show(Console& console, uint32_t layers) const {
+    const bool computing = computed < layers;
+    console.ShowProgress(computing ? "prefill" : "transfer", computing ? computed : sent, layers,
+                         fmt::format("{} of {} layers{}", computing ? computed.load() : sent.load(), layers,
+                                     computing && sent > 0 ? fmt::format(", {} sent", sent.load()) : ""));
+  }
+};
+
 engine::GenerateCallbacks Callbacks(Console& console) {
   engine::GenerateCallbacks callbacks;
-  callbacks.prefill = [&console](uint32_t done, uint32_t layers) {
-    console.ShowProgress("prefill", done, layers, fmt::format("{} of {} layers", done, layers));
+  const auto progress = std::make_shared<LayerProgress>();
+  callbacks.prefill = [&console, progress](uint32_t done, uint32_t layers) {
+    progress->computed = done;
+    progress->Show(console, layers);
   };
-  callbacks.transfer = [&console](uint32_t done, uint32_t layers) {
-    console.ShowProgress("transfer", done, layers, fmt::format("{} of {} layers", done, layers));
+  callbacks.transfer = [&console, progress](uint32_t done, uint32_t layers) {
+    progress->sent = done;
+    progress->Show(console, layers);
   };
   callbacks.text = [&console](std::string_view text) {
     console.ClearProgress();

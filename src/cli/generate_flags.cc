@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kAsReceived = "as-received";
 constexpr const char* kDefaultPrecision = "int8";
+constexpr double kMaxLinkGbps = 1e6;
 
 Result<codec::Precision> Parse(const std::string& flag, const std::string& word) {
   Result<codec::Precision> precision = codec::ParsePrecision(word.empty() ? kDefaultPrecision : word);
@@ -47,7 +48,7 @@ void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
   AddSwitch(command, "--disaggregated", flags.disaggregated,
             "Prefill and decode in engines of their own, which share nothing but a transport");
   AddOption(command, "--link-gbps", flags.link_gbps, "Rate of that transport in 10^9 bits a second; 0 is no limit")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, kMaxLinkGbps));
 }
 
 void AddSamplingFlags(CLI::App& command, engine::SamplingParams& sampling) {
@@ -65,7 +66,7 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   AddEngineFlags(command, flags.engine);
   AddPromptFlags(command, flags);
   AddOption(command, "-n,--max-tokens", flags.options.max_tokens, "Tokens to generate at most")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(uint32_t{1}, UINT32_MAX));
   AddOption(command, "--context", flags.options.context,
             "Tokens of prompt and answer together; 0 is what the model is meant for");
   AddSwitch(command, "--ignore-eos", flags.options.ignore_eos, "Do not stop where the model would end");
