@@ -32,6 +32,8 @@ void WithCount(uint32_t count, const Body& body) {
   body(Count<kMax>{});
 }
 
+constexpr float kLargestX = 32767.0F;  ///< of what is cut to 16 bits
+
 constexpr uint32_t RoundUpTo(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 /// Vectors per row in an inner loop: enough independent chains to hide latency, few enough for the registers.
@@ -131,9 +133,7 @@ void AddExactValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint
     for (uint32_t b = 0; b < kVectors; ++b) {
       v[b] = V::LoadHalf(values + b * V::kLanes * sizeof(Half));
     }
-    if (stretch.values_ahead != 0) {
-      V::Prefetch(values + stretch.values_ahead);
-    }
+    V::Prefetch(values + stretch.values_ahead);
     KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const auto pt = V::Set(p[r][t]);
@@ -224,9 +224,7 @@ void CodeLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row
     for (uint32_t b = 0; b < kVectors; ++b) {
       const std::byte* unit = keys[b] + g * codec::kTileTokens * kUnitBytes;
       units[b] = V::LoadInt(unit);
-      if (stretch.keys_ahead != 0) {
-        V::Prefetch(unit + stretch.keys_ahead);
-      }
+      V::Prefetch(unit + stretch.keys_ahead);
     }
     DotUnits<V, kBits, 0, kRows, kVectors>(units, x, 1, kRowBlock, acc);
     if constexpr (kParts == 2) {
@@ -273,9 +271,7 @@ void AddCodeValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint3
     for (uint32_t b = 0; b < kVectors; ++b) {
       const std::byte* unit = values + b * V::kLanes * 4;
       units[b] = V::LoadInt(unit);
-      if (stretch.values_ahead != 0) {
-        V::Prefetch(unit + stretch.values_ahead);
-      }
+      V::Prefetch(unit + stretch.values_ahead);
     }
     DotUnits<V, kBits, 0, kRows, kVectors>(units, x, kRowPairs, 1, acc);
     if constexpr (kParts == 2) {
@@ -299,75 +295,107 @@ void AddCodeValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint3
   }
 }
 
-/// Cut one row's probabilities, times the tokens' value scales, to 16 bits.
+// ---- softmax --------------------------------------------------------------------------------------------------------
+
+/// What one pass over a row's weights gives: exp(logit - max) is the weight of a token.
+template <class V>
+struct RowWeights {
+  typename V::F sum;      ///< of the weights
+  typename V::F zero;     ///< of weight · value zero
+  typename V::F largest;  ///< magnitude of weight · value scale
+};
+
+/// Logits become weights (kFp16), or weights times the tokens' value scales.
 template <class V, TokenCodec kCodec>
-void CutProbabilities(const Stretch& stretch, uint32_t padded, uint32_t row, StretchMemory& memory) {
-  float* p = memory.p[row];
-  auto largest = V::Set(0.0F);
-  auto zero = V::Set(0.0F);
+RowWeights<V> WeighRow(const Stretch& stretch, uint32_t padded, float max, float* p) {
+  RowWeights<V> row{V::Set(0.0F), V::Set(0.0F), V::Set(0.0F)};
+  const auto minus_max = V::Set(-max);
   for (uint32_t t = 0; t < padded; t += V::kLanes) {
-    const auto pt = V::Load(p + t);
+    auto weight = Exp<V>(V::Add(V::Load(p + t), minus_max));
+    row.sum = V::Add(row.sum, weight);
     if constexpr (codec::HasZero(kCodec)) {
-      zero = V::Fma(pt, V::LoadHalf(stretch.value_zeros + t), zero);
+      row.zero = V::Fma(weight, V::LoadHalf(stretch.value_zeros + t), row.zero);
     }
-    const auto scaled = V::Mul(pt, V::LoadHalf(stretch.value_scales + t));
-    largest = V::Max(largest, V::Abs(scaled));
-    V::Store(p + t, scaled);
+    if constexpr (codec::HasScale(kCodec)) {
+      weight = V::Mul(weight, V::LoadHalf(stretch.value_scales + t));
+      row.largest = V::Max(row.largest, V::Abs(weight));
+    }
+    V::Store(p + t, weight);
   }
-  constexpr float kLargestX = 32767.0F;
-  const float max = V::Largest(largest);
+  return row;
+}
+
+/// Cut a row of scaled weights to 16 bits.
+template <class V>
+void CutWeights(float max, uint32_t padded, uint32_t row, StretchMemory& memory) {
   const auto inverse = V::Set(max > 0.0F ? kLargestX / max : 0.0F);
-  auto sum = V::SetInt(0);
+  const float* p = memory.p[row];
   auto* px = reinterpret_cast<std::byte*>(memory.px[row]);
+  auto sum = V::SetInt(0);
   for (uint32_t t = 0; t < padded; t += V::kLanes) {
     const auto x = V::Round(V::Mul(V::Load(p + t), inverse));
     sum = V::AddInt(sum, x);
     V::StorePaired(px + t * sizeof(int16_t), x);
   }
   memory.p_scale[row] = max / kLargestX;
-  memory.p_zero[row] = V::Sum(zero);
   memory.px_sum[row] = V::SumInt(sum);
 }
 
-// ---- one stretch ----------------------------------------------------------------------------------------------------
-
-/// Logits become probabilities relative to the new running maximum; the row's earlier sum and output follow it.
+/// The row's earlier sum and output, made relative to its new maximum.
 template <class V>
-void SoftmaxRow(const Stretch& stretch, uint32_t padded, RowBlock& rows, uint32_t row, StretchMemory& memory) {
-  float* p = memory.p[row];
+void RaiseMax(float max, uint32_t value_channels, RowBlock& rows, uint32_t row) {
+  const auto keep = Exp<V>(V::Set(rows.max[row] - max));
+  float* out = rows.out + size_t{row} * value_channels;
+  for (uint32_t c = 0; c < value_channels; c += V::kLanes) {
+    V::Store(out + c, V::Mul(V::Load(out + c), keep));
+  }
+  rows.sum[row] *= V::Largest(keep);
+  rows.max[row] = max;
+}
+
+/// Hides what a row does not see, and finds its new running maximum; 0 for a row that sees nothing.
+template <class V>
+float MaskRow(const RowBlock& rows, uint32_t padded, uint32_t row, float* p) {
   const uint32_t visible = rows.visible[row];
   for (uint32_t t = visible; t < padded; ++t) {
     p[t] = -__builtin_inff();
   }
   if (visible == 0) {
-    for (uint32_t t = 0; t < padded; ++t) {
-      p[t] = 0.0F;
-    }
-    return;
+    return 0.0F;
   }
   auto largest = V::Set(rows.max[row]);
   for (uint32_t t = 0; t < padded; t += V::kLanes) {
     largest = V::Max(largest, V::Load(p + t));
   }
-  const float max = V::Largest(largest);
-  const auto minus_max = V::Set(-max);
-  auto sum = V::Set(0.0F);
-  for (uint32_t t = 0; t < padded; t += V::kLanes) {
-    const auto weight = Exp<V>(V::Add(V::Load(p + t), minus_max));
-    sum = V::Add(sum, weight);
-    V::Store(p + t, weight);
-  }
-  if (max > rows.max[row]) {
-    const auto keep = Exp<V>(V::Set(rows.max[row] - max));
-    float* out = rows.out + size_t{row} * stretch.value_channels;
-    for (uint32_t c = 0; c < stretch.value_channels; c += V::kLanes) {
-      V::Store(out + c, V::Mul(V::Load(out + c), keep));
-    }
-    rows.sum[row] *= V::Largest(keep);
-    rows.max[row] = max;
-  }
-  rows.sum[row] += V::Sum(sum);
+  return V::Largest(largest);
 }
+
+/// Logits become weights of the values, relative to each row's new running maximum. Step by step for all rows, since
+/// the steps of one row wait for each other.
+template <class V, TokenCodec kCodec>
+void SoftmaxRows(const Stretch& stretch, uint32_t padded, RowBlock& rows, StretchMemory& memory) {
+  float max[kRowBlock];
+  float largest[kRowBlock];
+  for (uint32_t row = 0; row < rows.num_rows; ++row) {
+    max[row] = MaskRow<V>(rows, padded, row, memory.p[row]);
+  }
+  for (uint32_t row = 0; row < rows.num_rows; ++row) {
+    const RowWeights<V> weights = WeighRow<V, kCodec>(stretch, padded, max[row], memory.p[row]);
+    if (rows.visible[row] > 0 && max[row] > rows.max[row]) {
+      RaiseMax<V>(max[row], stretch.value_channels, rows, row);
+    }
+    rows.sum[row] += V::Sum(weights.sum);
+    memory.p_zero[row] = V::Sum(weights.zero);
+    largest[row] = V::Largest(weights.largest);
+  }
+  if constexpr (codec::HasScale(kCodec)) {
+    for (uint32_t row = 0; row < rows.num_rows; ++row) {
+      CutWeights<V>(largest[row], padded, row, memory);
+    }
+  }
+}
+
+// ---- one stretch ----------------------------------------------------------------------------------------------------
 
 /// Calls body(rows, vectors, first_row, first_vector) until all rows and vectors are covered, with compile-time counts.
 template <class V, class Body>
@@ -400,12 +428,7 @@ void AttendStretch(const Stretch& stretch, uint32_t reach, RowBlock& rows, Stret
       CodeLogits<V, kCodec, kRows, kVectors>(stretch, rows, row, vector, memory);
     }
   });
-  for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    SoftmaxRow<V>(stretch, padded, rows, row, memory);
-    if constexpr (!kExact) {
-      CutProbabilities<V, kCodec>(stretch, padded, row, memory);
-    }
-  }
+  SoftmaxRows<V, kCodec>(stretch, padded, rows, memory);
   const uint32_t num_vectors = stretch.value_channels / V::kLanes;
   Tiled<V>(rows.num_rows, num_vectors, [&](auto num_rows, auto vectors, uint32_t row, uint32_t vector) {
     constexpr int kRows = decltype(num_rows)::value;
@@ -461,7 +484,6 @@ float ScaleRow(const RowSource& source, uint32_t row, uint32_t padded, float* sc
 /// Cut a scaled row to 16 bits, paired, into its column of rows.x.
 template <class V>
 void CutRow(const float* scaled, uint32_t head_dim, uint32_t row, RowBlock& rows) {
-  constexpr float kLargestX = 32767.0F;
   const uint32_t padded = RoundUpTo(head_dim, 8);
   auto largest = V::Set(0.0F);
   for (uint32_t c = 0; c < padded; c += V::kLanes) {
