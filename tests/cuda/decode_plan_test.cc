@@ -1,0 +1,170 @@
+#include "kvant/kernels/cuda/decode_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "kvant/base/checked.h"
+
+namespace kvant::kernels::cuda {
+namespace {
+
+DecodeCosts Costs() {
+  DecodeCosts costs;
+  costs.tile_bytes = {8192, 4160, 2112, 2176, 1152};
+  costs.unit_tiles = {1, 2, 4, 4, 8};
+  costs.tile_overhead = 256;
+  costs.fine_below = 64 * 1024;
+  costs.least_bytes = 2048;
+  return costs;
+}
+
+struct Batch {
+  std::vector<DecodeSegment> segments;
+  std::vector<uint32_t> borders{0};
+
+  void Add(std::vector<DecodeSegment> sequence) {
+    segments.insert(segments.end(), sequence.begin(), sequence.end());
+    borders.push_back(static_cast<uint32_t>(segments.size()));
+  }
+};
+
+DecodePlan Plan(const DecodeShape& shape, const Batch& batch, const DecodeGrid& grid) {
+  Result<DecodePlan> plan = PlanDecode(shape, batch.segments, batch.borders, Costs(), grid);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return std::move(plan).value();
+}
+
+// What the kernel does with a plan, in the order in which it does it; every rule the kernel relies on is checked.
+void Replay(const DecodePlan& plan, const Batch& batch) {
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint8_t>> seen;  // (item, page table) -> times a tile was met
+  std::map<uint32_t, std::set<uint32_t>> slots;                        // item -> slots written
+  std::map<uint32_t, int> finals;
+  std::map<uint32_t, uint32_t> shared_item;  // warp -> item left in shared memory
+  for (uint32_t warp = 0; warp < plan.grid.num_warps(); ++warp) {
+    uint32_t item = DecodeRun::kNone;
+    for (uint32_t i = warp; i != DecodeRun::kNone && plan.runs[i].num_tiles > 0; i = plan.runs[i].next) {
+      const DecodeRun& run = plan.runs[i];
+      ASSERT_FALSE(shared_item.contains(warp)) << "a shared part must be the warp's last";
+      ASSERT_EQ(run.begins_item != 0, item == DecodeRun::kNone);
+      item = run.item;
+      std::vector<uint8_t>& tiles = seen[{run.item, run.page_table}];
+      tiles.resize(CeilDiv(run.num_tokens, 16U));
+      for (uint32_t t = run.first_tile; t < run.first_tile + run.num_tiles; ++t) {
+        ASSERT_LT(t, tiles.size());
+        ++tiles[t];
+      }
+      if (run.end == RunEnd::kContinue) continue;
+      if (run.end == RunEnd::kFinal) ++finals[run.item];
+      if (run.end == RunEnd::kShared) shared_item[warp] = run.item;
+      if (run.end == RunEnd::kPartial) {
+        ASSERT_TRUE(slots[run.item].insert(run.slot).second);
+      }
+      item = DecodeRun::kNone;
+    }
+    ASSERT_EQ(item, DecodeRun::kNone) << "warp " << warp << " ends inside an item";
+  }
+  for (uint32_t block = 0; block < plan.grid.num_blocks; ++block) {
+    for (uint32_t g = plan.block_groups[block]; g < plan.block_groups[block + 1]; ++g) {
+      const DecodeGroup& group = plan.groups[g];
+      for (uint32_t w = 0; w < plan.grid.warps_per_block; ++w) {
+        if ((group.warps >> w & 1U) == 0) continue;
+        const uint32_t warp = block * plan.grid.warps_per_block + w;
+        ASSERT_TRUE(shared_item.contains(warp));
+        ASSERT_EQ(shared_item[warp], group.item);
+        shared_item.erase(warp);
+      }
+      if (group.slot == DecodeRun::kNone) {
+        ++finals[group.item];
+      } else {
+        ASSERT_TRUE(slots[group.item].insert(group.slot).second);
+      }
+    }
+  }
+  EXPECT_TRUE(shared_item.empty());
+  for (uint32_t i = 0; i < plan.items.size(); ++i) {
+    const DecodeItem& item = plan.items[i];
+    if (finals.contains(i)) {
+      EXPECT_EQ(finals[i], 1);
+      EXPECT_FALSE(slots.contains(i));
+    } else {
+      ASSERT_EQ(slots[i].size(), item.num_slots);
+      EXPECT_EQ(*slots[i].begin(), item.first_slot);
+      EXPECT_EQ(*slots[i].rbegin(), item.first_slot + item.num_slots - 1);
+      EXPECT_GT(item.num_slots, 1U);
+    }
+    for (uint32_t s = batch.borders[item.sequence]; s < batch.borders[item.sequence + 1]; ++s) {
+      const DecodeSegment& segment = batch.segments[s];
+      const std::vector<uint8_t>& tiles = seen[{i, segment.page_table}];
+      for (uint32_t t = 0; t < CeilDiv(segment.num_tokens, 16U); ++t) {
+        const uint32_t block = segment.format == DecodeFormat::kPair ? 2 : 1;
+        const bool visible = t >= segment.first_visible / 16 / block * block;
+        ASSERT_EQ(t < tiles.size() ? tiles[t] : 0, visible ? 1 : 0) << "item " << i << " tile " << t;
+      }
+    }
+  }
+}
+
+TEST(DecodePlan, EveryVisibleTileOnceWhateverTheBatch) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    Batch batch;
+    uint32_t pages = 0;
+    const uint32_t sequences = 1 + random() % (round % 5 == 0 ? 100 : 4);
+    const uint32_t longest = round % 3 == 0 ? 20000 : 700;
+    for (uint32_t s = 0; s < sequences; ++s) {
+      std::vector<DecodeSegment> segments;
+      for (uint32_t i = 0; i < 1 + random() % 3; ++i) {
+        const auto format = static_cast<DecodeFormat>(random() % kNumDecodeFormats);
+        uint32_t tokens = 1 + random() % longest;
+        if (format == DecodeFormat::kPair) tokens = (tokens + 127) / 128 * 128;
+        segments.push_back({format, tokens, random() % 4 == 0 ? static_cast<uint32_t>(random() % tokens) : 0, pages, 0});
+        pages += (tokens + 15) / 16;
+      }
+      batch.Add(std::move(segments));
+    }
+    const DecodeShape shape{128, 1 + static_cast<uint32_t>(random() % 8), 1 + static_cast<uint32_t>(random() % 16)};
+    const DecodeGrid grid{round % 2 == 0 ? 132U : 7U, round % 2 == 0 ? 12U : 6U};
+    const DecodePlan plan = Plan(shape, batch, grid);
+    Replay(plan, batch);
+    if (HasFatalFailure()) FAIL() << "round " << round;
+  }
+}
+
+TEST(DecodePlan, SharesAreEven) {
+  Batch batch;
+  for (uint32_t s = 0; s < 32; ++s) batch.Add({{DecodeFormat::kPair, 32768, 0, s * 256, 0}});
+  const DecodePlan plan = Plan({128, 8, 8}, batch, {132, 12});
+  uint64_t most = 0;
+  uint64_t all = 0;
+  for (uint32_t warp = 0; warp < plan.grid.num_warps(); ++warp) {
+    uint64_t tiles = 0;
+    for (uint32_t i = warp; i != DecodeRun::kNone; i = plan.runs[i].next) tiles += plan.runs[i].num_tiles;
+    most = std::max(most, tiles);
+    all += tiles;
+  }
+  EXPECT_EQ(all, uint64_t{32} * 8 * 2048);
+  EXPECT_LE(most * plan.grid.num_warps(), all + all / 40);
+}
+
+TEST(DecodePlan, RefusesWhatNoKernelHas) {
+  Batch batch;
+  batch.Add({{DecodeFormat::kFp16, 10, 0, 0, 0}});
+  EXPECT_EQ(PlanDecode({96, 8, 8}, batch.segments, batch.borders, Costs(), {132, 12}).status().code(),
+            StatusCode::kModelUnsupported);
+  EXPECT_EQ(PlanDecode({128, 8, 17}, batch.segments, batch.borders, Costs(), {132, 12}).status().code(),
+            StatusCode::kModelUnsupported);
+  batch.Add({{DecodeFormat::kPair, 130, 0, 1, 0}});
+  EXPECT_EQ(PlanDecode({128, 8, 8}, batch.segments, batch.borders, Costs(), {132, 12}).status().code(),
+            StatusCode::kInvalidArgument);
+  Batch blind;
+  blind.Add({{DecodeFormat::kFp16, 10, 10, 0, 0}});
+  EXPECT_EQ(PlanDecode({128, 8, 8}, blind.segments, blind.borders, Costs(), {132, 12}).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvant::kernels::cuda

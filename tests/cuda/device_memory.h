@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+/// For the GPU test and benchmark programs: memory that is given back, and errors that end the program.
+namespace kvant::cuda_test {
+
+inline void Check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) {
+    std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+    std::exit(1);
+  }
+}
+
+/// Device memory between two canaries of 256 bytes each.
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(size_t bytes) : bytes_(bytes) {
+    Check(cudaMalloc(&memory_, (bytes + 255) / 256 * 256 + 2 * kCanary), "cudaMalloc");
+    Check(cudaMemset(memory_, kPattern, kCanary), "canary");
+    Check(cudaMemset(memory_ + kCanary + bytes, kPattern, kCanary), "canary");
+    Check(cudaMemset(memory_ + kCanary, 0, bytes), "cudaMemset");
+  }
+  template <typename T>
+  explicit DeviceBuffer(const std::vector<T>& host) : DeviceBuffer(host.size() * sizeof(T)) {
+    Check(cudaMemcpy(memory_ + kCanary, host.data(), bytes_, cudaMemcpyHostToDevice), "upload");
+  }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  ~DeviceBuffer() { cudaFree(memory_); }
+
+  template <typename T = std::byte>
+  T* data() const {
+    return reinterpret_cast<T*>(memory_ + kCanary);
+  }
+  size_t size() const { return bytes_; }
+  void Fill(int byte) { Check(cudaMemset(memory_ + kCanary, byte, bytes_), "fill"); }
+
+  template <typename T>
+  std::vector<T> Download() const {
+    std::vector<T> host(bytes_ / sizeof(T));
+    Check(cudaMemcpy(host.data(), memory_ + kCanary, host.size() * sizeof(T), cudaMemcpyDeviceToHost), "download");
+    return host;
+  }
+  /// Nothing was written before or behind the buffer.
+  bool CanariesIntact() const {
+    std::vector<unsigned char> ends(2 * kCanary);
+    Check(cudaMemcpy(ends.data(), memory_, kCanary, cudaMemcpyDeviceToHost), "canary");
+    Check(cudaMemcpy(ends.data() + kCanary, memory_ + kCanary + bytes_, kCanary, cudaMemcpyDeviceToHost), "canary");
+    for (const unsigned char byte : ends) {
+      if (byte != kPattern) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kCanary = 256;
+  static constexpr int kPattern = 0xA5;
+  char* memory_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace kvant::cuda_test

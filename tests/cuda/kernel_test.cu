@@ -1,0 +1,196 @@
+// Everything the GPU kernels compute, against references on the host. Runs alone, without a build tree.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "decode_runner.h"
+
+namespace kvant::cuda_test {
+namespace {
+
+constexpr double kTolerance = 3e-3;
+int g_failures = 0;
+int g_cases = 0;
+double g_worst = 0;
+const char* g_filter = "";  // only cases whose name has this
+
+void Report(const std::string& name, double error, bool intact, bool repeatable) {
+  ++g_cases;
+  const bool ok = error <= kTolerance && intact && repeatable;
+  g_worst = std::max(g_worst, std::isfinite(error) ? error : 1e9);
+  if (!ok) ++g_failures;
+  std::printf("%s %-64s max error %.2e of the largest output%s%s\n", ok ? "ok  " : "FAIL", name.c_str(), error,
+              intact ? "" : ", canary overwritten", repeatable ? "" : ", second launch differs");
+}
+
+double ErrorOf(const std::vector<float>& got, const std::vector<float>& expected) {
+  double largest = 0;
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!std::isfinite(got[i])) return INFINITY;
+    largest = std::max(largest, std::fabs(static_cast<double>(expected[i])));
+    worst = std::max(worst, std::fabs(static_cast<double>(got[i]) - expected[i]));
+  }
+  return worst / largest;
+}
+
+void CheckCase(const CaseSpec& spec) {
+  if (spec.name.find(g_filter) == std::string::npos) return;
+  const AttentionCase c = MakeCase(spec);
+  DecodeRunner runner(c);
+  const std::vector<float> first = runner.Run();
+  const std::vector<float> second = runner.Run();
+  // Parts merge in slot order, so a launch repeats bit for bit.
+  const bool repeatable = std::memcmp(first.data(), second.data(), first.size() * sizeof(float)) == 0;
+  Report(spec.name, ErrorOf(first, c.expected), runner.CanariesIntact(), repeatable);
+}
+
+std::string Name(const char* what, uint32_t d, uint32_t gqa, uint32_t tokens) {
+  return std::string(what) + " d=" + std::to_string(d) + " gqa=" + std::to_string(gqa) + " n=" + std::to_string(tokens);
+}
+
+constexpr uint32_t kLengths[] = {1, 31, 97, 127, 129, 8191};
+constexpr DecodeFormat kTokenFormats[] = {DecodeFormat::kFp16, DecodeFormat::kInt8, DecodeFormat::kInt4,
+                                          DecodeFormat::kInt4Affine};
+constexpr const char* kFormatNames[] = {"fp16", "int8", "int4", "int4-affine", "pair"};
+
+void TokenTiers() {
+  for (const uint32_t d : {64U, 128U, 256U}) {
+    for (const DecodeFormat format : kTokenFormats) {
+      const char* name = kFormatNames[static_cast<size_t>(format)];
+      for (const uint32_t n : kLengths) {
+        if (d != 128 && n == 8191) continue;
+        CaseSpec spec{Name(name, d, 8, n), {d, 2, 8}, {{{format, n, 0}}}};
+        CheckCase(spec);
+      }
+      CaseSpec equalized{Name(name, d, 4, 300) + " equalized", {d, 2, 4}, {{{format, 300, 0}}, {{format, 41, 0}}}};
+      equalized.equalized = format != DecodeFormat::kFp16;
+      CheckCase(equalized);
+    }
+  }
+}
+
+void QueryGroups() {
+  for (const uint32_t gqa : {1U, 2U, 3U, 5U, 7U, 12U, 16U}) {
+    CheckCase({Name("int8", 128, gqa, 777), {128, 3, gqa}, {{{DecodeFormat::kInt8, 777, 0}}}});
+    CaseSpec pair{Name("pair", 128, gqa, 1024 + 33), {128, 3, gqa},
+                  {{{DecodeFormat::kFp16, 33, 0}, {DecodeFormat::kPair, 1024, 0}}}};
+    pair.maps = {HalfThreeOne(128, 3)};
+    CheckCase(pair);
+  }
+}
+
+void Tiered() {
+  for (const uint32_t d : {64U, 128U, 256U}) {
+    CaseSpec spec{Name("fp16+int8+int4+affine in one launch", d, 8, 900), {d, 2, 8}, {}};
+    for (uint32_t s = 0; s < 3; ++s) {
+      spec.sequences.push_back({{DecodeFormat::kFp16, 4 + s, 0},
+                                {DecodeFormat::kInt8, 300 + 17 * s, 0},
+                                {DecodeFormat::kInt4, 200 + s, 0},
+                                {DecodeFormat::kInt4Affine, 333, 0},
+                                {DecodeFormat::kFp16, 1 + 60 * s, 0}});
+    }
+    spec.equalized = true;
+    CheckCase(spec);
+  }
+}
+
+// The sequence as PN-Mix holds it: sinks and residual at fp16, whole pages between.
+std::vector<SegmentSpec> PnMix(uint32_t tokens) {
+  const uint32_t sinks = std::min(tokens, 32U);
+  const uint32_t pages = (tokens - sinks) / 128 * 128;
+  std::vector<SegmentSpec> segments = {{DecodeFormat::kFp16, tokens - pages, 0}};
+  if (pages > 0) segments.push_back({DecodeFormat::kPair, pages, 0});
+  return segments;
+}
+
+void PairPages() {
+  for (const uint32_t d : {64U, 128U, 256U}) {
+    struct Kind {
+      const char* name;
+      codec::WidthMap map;
+      uint32_t value_bits;
+    };
+    codec::WidthMap four_one = HalfThreeOne(d, 4);
+    for (uint8_t& w : four_one.widths) w = w == 3 ? 4 : 1;
+    const std::vector<Kind> kinds = {{"pnmix 3/1 v2", HalfThreeOne(d, 1), 2},  {"pnmix 3/1 v4", HalfThreeOne(d, 2), 4},
+                                     {"pnmix 4/1 v2", four_one, 2},            {"uniform 1 v2", UniformMap(d, 1), 2},
+                                     {"uniform 2 v2", UniformMap(d, 2), 2},    {"uniform 3 v2", UniformMap(d, 3), 2},
+                                     {"uniform 4 v4", UniformMap(d, 4), 4},    {"pairs:2.0 v4", MixedMap(d, 2.0, 8), 4},
+                                     {"pairs:2.0 v2", MixedMap(d, 2.0, 9), 2}, {"pairs:1.5 v2", MixedMap(d, 1.5, 10), 2},
+                                     {"pairs:3.0 v4", MixedMap(d, 3.0, 11), 4}};
+    for (const Kind& kind : kinds) {
+      for (const uint32_t n : {97U, 288U, 1500U}) {
+        CaseSpec spec{Name(kind.name, d, 8, n), {d, 2, 8}, {PnMix(n)}};
+        spec.maps = {kind.map};
+        spec.value_bits = kind.value_bits;
+        CheckCase(spec);
+      }
+    }
+    CaseSpec rotated{Name("pnmix v2 hadamard", d, 8, 700), {d, 2, 8}, {PnMix(700)}};
+    rotated.maps = {HalfThreeOne(d, 5)};
+    rotated.rotated = true;
+    CheckCase(rotated);
+  }
+  for (const uint32_t n : kLengths) {
+    CaseSpec spec{Name("pnmix 3/1 v2", 128, 8, n), {128, 8, 8}, {PnMix(n)}};
+    spec.maps = {HalfThreeOne(128, 12), HalfThreeOne(128, 13)};
+    CheckCase(spec);
+  }
+}
+
+void RaggedBatches() {
+  CaseSpec spec{"pnmix ragged 1…4000", {128, 4, 8}, {}};
+  for (const uint32_t n : {1U, 33U, 160U, 161U, 500U, 1024U, 4000U, 63U, 287U}) spec.sequences.push_back(PnMix(n));
+  spec.maps = {HalfThreeOne(128, 20)};
+  CheckCase(spec);
+  CaseSpec tokens{"int8 ragged", {128, 4, 8}, {}};
+  for (const uint32_t n : {1U, 3000U, 17U, 640U, 16U, 15U}) tokens.sequences.push_back({{DecodeFormat::kInt8, n, 0}});
+  CheckCase(tokens);
+  CaseSpec many{"int4 64 sequences", {128, 8, 4}, {}};
+  for (uint32_t s = 0; s < 64; ++s) many.sequences.push_back({{DecodeFormat::kInt4, 100 + 3 * s, 0}});
+  CheckCase(many);
+}
+
+void SharpAndWindowed() {
+  for (const float spread : {0.1F, 3.0F, 8.0F}) {
+    CaseSpec sharp{"pnmix spread " + std::to_string(spread), {128, 2, 8}, {PnMix(2000)}};
+    sharp.maps = {HalfThreeOne(128, 30)};
+    sharp.key_spread = spread;
+    CheckCase(sharp);
+    CaseSpec tokens{"int8 spread " + std::to_string(spread), {128, 2, 8}, {{{DecodeFormat::kInt8, 2000, 0}}}};
+    tokens.key_spread = spread;
+    CheckCase(tokens);
+  }
+  for (const uint32_t first : {1U, 16U, 100U, 333U, 639U}) {
+    CaseSpec window{"window from " + std::to_string(first), {128, 2, 8},
+                    {{{DecodeFormat::kInt8, 640, first}, {DecodeFormat::kFp16, 5, 0}}}};
+    CheckCase(window);
+    CaseSpec pair{"pair window from " + std::to_string(first), {128, 2, 8},
+                  {{{DecodeFormat::kPair, 640, first}, {DecodeFormat::kFp16, 5, 0}}}};
+    pair.maps = {HalfThreeOne(128, 31)};
+    CheckCase(pair);
+  }
+}
+
+}  // namespace
+}  // namespace kvant::cuda_test
+
+int main(int argc, char** argv) {
+  if (argc > 1) kvant::cuda_test::g_filter = argv[1];
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("skipped: no CUDA device\n");
+    return 77;
+  }
+  using namespace kvant::cuda_test;
+  TokenTiers();
+  QueryGroups();
+  Tiered();
+  PairPages();
+  RaggedBatches();
+  SharpAndWindowed();
+  std::printf("%d cases, %d failed, worst error %.2e\n", g_cases, g_failures, g_worst);
+  return g_failures == 0 ? 0 : 1;
+}
