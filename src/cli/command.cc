@@ -2,7 +2,6 @@
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-
 #include <algorithm>
 #include <cctype>
 #include <exception>
@@ -39,9 +38,8 @@ int ExitStatusOf(const Status& status) {
 std::string EnvironmentTwin(const std::string& names) {
   const size_t start = names.find("--");
   std::string twin = names.substr(start + 2, names.find(',', start) - start - 2);
-  std::transform(twin.begin(), twin.end(), twin.begin(), [](unsigned char letter) {
-    return letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
-  });
+  std::transform(twin.begin(), twin.end(), twin.begin(),
+                 [](unsigned char letter) { return letter == '-' ? '_' : static_cast<char>(std::toupper(letter)); });
   return "KVANT_" + twin;
 }
 
@@ -51,9 +49,11 @@ CLI::Option* AddSwitch(CLI::App& command, const std::string& names, bool& value,
 
 Program::Program() : app_("LLM inference from a mixed-precision KV cache", "kvant") {
   app_.require_subcommand(1);
-  app_.set_version_flag("--version", [] { return VersionText(); }, "Commit, ggml version and instruction sets");
-  app_.footer("Every flag has an environment twin: --link-gbps is KVANT_LINK_GBPS. A flag given wins.\n"
-              "Exit status: 0 done, 1 failed, 2 wrong usage.");
+  app_.set_version_flag(
+      "--version", [] { return VersionText(); }, "Commit, ggml version and instruction sets");
+  app_.footer(
+      "Every flag has an environment twin: --link-gbps is KVANT_LINK_GBPS. A flag given wins.\n"
+      "Exit status: 0 done, 1 failed, 2 wrong usage.");
 }
 
 CLI::App* Program::AddCommand(const std::string& name, const std::string& description, Work work) {

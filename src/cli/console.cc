@@ -22,9 +22,7 @@ std::string Bar(uint64_t done, uint64_t total) {
 }
 
 // Text from a model or a file may hold broken UTF-8, which JSON cannot: it is replaced by U+FFFD.
-std::string Dump(const Json& value) {
-  return value.dump(2, ' ', false, Json::error_handler_t::replace);
-}
+std::string Dump(const Json& value) { return value.dump(2, ' ', false, Json::error_handler_t::replace); }
 
 }  // namespace
 

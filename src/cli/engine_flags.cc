@@ -43,7 +43,8 @@ void AddCpuFlags(CLI::App& command, EngineFlags& flags) {
 void AddEngineFlags(CLI::App& command, EngineFlags& flags) {
   AddOption(command, "-m,--model", flags.model,
             "Model: a GGUF file, or the name of an installed one (default: SmolLM2-135M-Instruct)");
-  AddOption(command, "--models-dir", flags.models_dir, "Folder of installed models (default: in the user's data folder)");
+  AddOption(command, "--models-dir", flags.models_dir,
+            "Folder of installed models (default: in the user's data folder)");
   AddCpuFlags(command, flags);
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 // Columns on a terminal, for text without wide or combining characters: bytes that begin a UTF-8 character.
 size_t WidthOf(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }));
 }
 
 std::vector<size_t> ColumnWidths(const std::vector<std::vector<std::string>>& rows) {

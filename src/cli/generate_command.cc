@@ -124,9 +124,8 @@ Status RunGenerate(GenerateFlags flags, Console& console) {
 
 void AddGenerateCommand(Program& program) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = program.AddCommand("generate", "Answer a prompt", [flags](Console& console) {
-    return RunGenerate(*flags, console);
-  });
+  CLI::App* command = program.AddCommand("generate", "Answer a prompt",
+                                         [flags](Console& console) { return RunGenerate(*flags, console); });
   AddGenerateFlags(*command, *flags);
 }
 

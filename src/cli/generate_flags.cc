@@ -42,8 +42,9 @@ void AddPromptFlags(CLI::App& command, GenerateFlags& flags) {
 }
 
 void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
-  AddOption(command, "--kv", flags.kv, "Precision of the cache: fp16, int8, int4, each with ,eq=on|off ,sinks=N "
-                                       ",residual=N|inf (default: int8; with --disaggregated as-received)");
+  AddOption(command, "--kv", flags.kv,
+            "Precision of the cache: fp16, int8, int4, each with ,eq=on|off ,sinks=N "
+            ",residual=N|inf (default: int8; with --disaggregated as-received)");
   AddOption(command, "--wire", flags.wire, "Precision of what is sent, the same words (default: int8)");
   AddSwitch(command, "--disaggregated", flags.disaggregated,
             "Prefill and decode in engines of their own, which share nothing but a transport");
@@ -54,9 +55,11 @@ void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
 void AddSamplingFlags(CLI::App& command, engine::SamplingParams& sampling) {
   AddOption(command, "--temperature", sampling.temperature, "0 takes the likeliest token always");
   AddOption(command, "--top-k", sampling.top_k, "Choose among the k likeliest tokens; 0 is off");
-  AddOption(command, "--top-p", sampling.top_p, "Choose among the likeliest tokens of this probability in sum; 1 is off");
+  AddOption(command, "--top-p", sampling.top_p,
+            "Choose among the likeliest tokens of this probability in sum; 1 is off");
   AddOption(command, "--min-p", sampling.min_p, "Leave out tokens below this share of the likeliest one; 0 is off");
-  AddOption(command, "--repeat-penalty", sampling.repeat_penalty, "Divide the logits of recent tokens by this; 1 is off");
+  AddOption(command, "--repeat-penalty", sampling.repeat_penalty,
+            "Divide the logits of recent tokens by this; 1 is off");
   AddOption(command, "--seed", sampling.seed, "Seed of the random choice");
 }
 
@@ -78,8 +81,8 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
 Result<KvPlan> PlanKv(const GenerateFlags& flags) {
   if (!flags.disaggregated) {
     if (!flags.wire.empty() || flags.link_gbps != 0) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("{}: nothing is sent without --disaggregated", flags.wire.empty() ? "--link-gbps" : "--wire"));
+      return Status(StatusCode::kInvalidArgument, fmt::format("{}: nothing is sent without --disaggregated",
+                                                              flags.wire.empty() ? "--link-gbps" : "--wire"));
     }
     if (flags.kv == kAsReceived) {
       return Status(StatusCode::kInvalidArgument, "--kv as-received: nothing is received without --disaggregated");
@@ -91,9 +94,10 @@ Result<KvPlan> PlanKv(const GenerateFlags& flags) {
   if (!flags.kv.empty() && flags.kv != kAsReceived) {
     KVANT_ASSIGN_OR_RETURN(const codec::Precision kv, Parse("--kv", flags.kv));
     if (kv != wire) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("--kv {}: the cache is kept as it arrives, which is --wire {}; nothing is encoded twice",
-                                codec::PrecisionWord(kv), codec::PrecisionWord(wire)));
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("--kv {}: the cache is kept as it arrives, which is --wire {}; nothing is encoded twice",
+                      codec::PrecisionWord(kv), codec::PrecisionWord(wire)));
     }
   }
   return KvPlan{wire, wire};
@@ -117,9 +121,10 @@ Result<std::string> ReadTextFile(const std::string& flag, const std::string& pat
 
 Result<std::string> ReadPrompt(const GenerateFlags& flags) {
   if (flags.prompt.has_value() != flags.file.empty()) {
-    return Status(StatusCode::kInvalidArgument, flags.prompt ? "--prompt and --file: give one of them (KVANT_PROMPT and "
-                                                               "KVANT_FILE count)"
-                                                             : "no prompt: give one with -p or -f");
+    return Status(StatusCode::kInvalidArgument, flags.prompt
+                                                    ? "--prompt and --file: give one of them (KVANT_PROMPT and "
+                                                      "KVANT_FILE count)"
+                                                    : "no prompt: give one with -p or -f");
   }
   std::string text;
   if (flags.prompt) {

@@ -36,7 +36,8 @@ struct KvPlan {
 Result<KvPlan> PlanKv(const GenerateFlags& flags);
 
 /// The prompt as the user gave it, checked.
-/// Errors  kInvalidArgument: none, two, an empty one, or invalid UTF-8 with its byte offset; kNotFound, kIoError: the file
+/// Errors  kInvalidArgument: none, two, an empty one, or invalid UTF-8 with its byte offset; kNotFound, kIoError: the
+/// file
 Result<std::string> ReadPrompt(const GenerateFlags& flags);
 
 /// The whole of a text file that `flag` names.

@@ -18,7 +18,8 @@ std::string Rate(double tokens, double milliseconds) {
 }
 
 std::string Share(uint64_t bytes, uint64_t fp16_bytes) {
-  return fp16_bytes == 0 ? "" : fmt::format("{:.3f} of fp16", static_cast<double>(bytes) / static_cast<double>(fp16_bytes));
+  return fp16_bytes == 0 ? ""
+                         : fmt::format("{:.3f} of fp16", static_cast<double>(bytes) / static_cast<double>(fp16_bytes));
 }
 
 }  // namespace
@@ -63,8 +64,8 @@ std::string ReportTable(const GenerateReport& report, const GenerateContext& con
       {"cache", codec::PrecisionWord(context.plan.kv), FormatBytes(report.kv_bytes),
        Share(report.kv_bytes, report.kv_bytes_fp16)}};
   if (context.plan.wire) {
-    rows.push_back({"wire", WireWord(context), FormatBytes(report.wire_bytes),
-                    Share(report.wire_bytes, report.wire_bytes_fp16)});
+    rows.push_back(
+        {"wire", WireWord(context), FormatBytes(report.wire_bytes), Share(report.wire_bytes, report.wire_bytes_fp16)});
     rows.push_back({"transfer", context.link_gbps > 0 ? fmt::format("{} Gbit/s", context.link_gbps) : "no rate limit",
                     fmt::format("{:.0f} ms", report.transfer_ms), "after prefill"});
   }

@@ -68,9 +68,8 @@ Status RunModels(const std::string& models_dir, Console& console) {
 
 void AddModelsCommand(Program& program) {
   auto models_dir = std::make_shared<std::string>();
-  CLI::App* command = program.AddCommand("models", "List the models that are installed", [models_dir](Console& console) {
-    return RunModels(*models_dir, console);
-  });
+  CLI::App* command = program.AddCommand("models", "List the models that are installed",
+                                         [models_dir](Console& console) { return RunModels(*models_dir, console); });
   AddOption(*command, "--models-dir", *models_dir, "Folder of installed models (default: in the user's data folder)");
 }
 

@@ -34,10 +34,12 @@ TEST(Program, RunsTheChosenCommandWithItsFlags) {
   int value = 0;
   bool json = false;
   int other_runs = 0;
-  AddOption(*program.AddCommand("first", "", [&](Console& console) {
-    json = console.json();
-    return value == 7 ? OkStatus() : Status(StatusCode::kInternal, "not seven");
-  }), "--value", value, "");
+  AddOption(*program.AddCommand("first", "",
+                                [&](Console& console) {
+                                  json = console.json();
+                                  return value == 7 ? OkStatus() : Status(StatusCode::kInternal, "not seven");
+                                }),
+            "--value", value, "");
   program.AddCommand("second", "", [&](Console&) { return ++other_runs, OkStatus(); });
   EXPECT_EQ(RunProgram(program, {"first", "--value", "7", "--json"}), 0);
   EXPECT_TRUE(json);

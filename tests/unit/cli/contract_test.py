@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 KVANT, FIXTURE = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
-COMMANDS = ("generate", "models")
+COMMANDS = ("bench", "eval", "generate", "models")
 NUMBERS = ("prompt_tokens", "completion_tokens", "ttft_ms", "tpot_ms", "prefill_ms", "transfer_ms", "kv_bytes",
            "kv_bytes_fp16", "wire_bytes", "wire_bytes_fp16")
 PROMPT = "the quick brown fox jumps over the lazy dog and runs away " * 6  # more than 128 tokens of the tiny model
@@ -32,13 +32,15 @@ class ContractTest(unittest.TestCase):
 
     def run_kvant(self, *words, env=None, stdin=b"", status=0):
         clean = {key: value for key, value in os.environ.items() if not key.startswith("KVANT_")}
-        done = subprocess.run([KVANT, *words], env=clean | {"KVANT_THREADS": "1"} | (env or {}), input=stdin, capture_output=True, timeout=300)
+        done = subprocess.run([KVANT, *words], env=clean | {"KVANT_THREADS": "1"} | (env or {}), input=stdin,
+                              capture_output=True, timeout=300)
         self.assertEqual(done.returncode, status, f"{words}\n{done.stdout}\n{done.stderr}")
         return done
 
     def generate(self, *words, prompt=PROMPT, **more):
         """The report of a short answer of the tiny model, which ends by length."""
-        done = self.run_kvant("generate", "-m", self.tiny, "-p", prompt, "-n", "6", "--ignore-eos", "--json", *words, **more)
+        done = self.run_kvant("generate", "-m", self.tiny, "-p", prompt, "-n", "6", "--ignore-eos", "--json", *words,
+                              **more)
         return json.loads(done.stdout)
 
     def refused(self, words, status, *expected, **more):

@@ -30,11 +30,11 @@ class ModelStoreTest : public testing::Test {
 
 TEST_F(ModelStoreTest, TheFolderIsTheFlagThenXdgThenHome) {
   setenv("XDG_DATA_HOME", "/data", 1);
-  setenv("HOME", "/home/someone", 1);
+  setenv("HOME", "/users/someone", 1);
   EXPECT_EQ(*ModelsDir("/given"), "/given");
   EXPECT_EQ(*ModelsDir(""), "/data/kvant/models");
   unsetenv("XDG_DATA_HOME");
-  EXPECT_EQ(*ModelsDir(""), "/home/someone/.local/share/kvant/models");
+  EXPECT_EQ(*ModelsDir(""), "/users/someone/.local/share/kvant/models");
   unsetenv("HOME");
   EXPECT_EQ(ModelsDir("").status().code(), StatusCode::kNotFound);
 }
