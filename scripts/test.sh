@@ -7,4 +7,6 @@ preset="${1:-release}"
 setup
 build "$preset"
 cd "$KVANT_ROOT"
+KVANT_TEST_MODEL="$(models_dir)/$MODEL_FILE"
+export KVANT_TEST_MODEL
 ctest --preset "$preset"
