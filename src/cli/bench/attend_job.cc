@@ -1,5 +1,6 @@
 #include "cli/bench/attend_job.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cli/bench/memory.h"
@@ -17,8 +18,6 @@ AttendJob::AttendJob(kernels::Isa isa, const codec::CacheShape& shape, uint32_t 
       q_heads_per_kv_head_(num_q_heads / shape.num_kv_heads),
       pool_(pool),
       query_(size_t{num_q_heads} * shape.head_dim),
-      output_(query_.size()),
-      pending_(shape.num_kv_heads),
       scratch_(static_cast<size_t>(pool->num_threads())) {
   ToFloat(RandomHalves(query_.size(), kQueryDeviation, 2), query_);
 }
@@ -36,44 +35,49 @@ kernels::AttendQueries AttendJob::QueriesOf(uint32_t kv_head) const {
   return queries;
 }
 
-void AttendJob::Run(const cache::LayerCache& cache, uint32_t first_chunk, uint32_t num_chunks) {
+void AttendJob::Run(std::span<const Place> places, uint32_t num_chunks) {
   num_chunks_ = num_chunks;
+  const size_t num_groups = places.size() * shape_.num_kv_heads;
   const size_t partial_floats = size_t{q_heads_per_kv_head_} * (shape_.head_dim + 2);
-  partials_.resize(std::max(partials_.size(), partial_floats * shape_.num_kv_heads * num_chunks));
-  for (std::atomic<uint32_t>& pending : pending_) {
-    pending = num_chunks;
+  partials_.resize(std::max(partials_.size(), partial_floats * num_groups * num_chunks));
+  outputs_.resize(places.size() * query_.size());
+  if (pending_.size() < num_groups) {
+    pending_ = std::vector<std::atomic<uint32_t>>(num_groups);
   }
-  pool_->ParallelFor(size_t{shape_.num_kv_heads} * num_chunks, [&](size_t index, int thread) {
-    const auto kv_head = static_cast<uint32_t>(index / num_chunks);
+  std::fill_n(pending_.begin(), num_groups, num_chunks);
+  pool_->ParallelFor(num_groups * num_chunks, [&](size_t index, int thread) {
+    const size_t group = index / num_chunks;
     const auto chunk = static_cast<uint32_t>(index % num_chunks);
-    kernels::AttendChunk(isa_, QueriesOf(kv_head), cache.Chunk(kv_head, first_chunk + chunk).span(),
-                         PartialOf(kv_head, chunk), scratch_[static_cast<size_t>(thread)]);
-    if (pending_[kv_head].fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      Merge(kv_head);
+    const auto kv_head = static_cast<uint32_t>(group % shape_.num_kv_heads);
+    const Place& place = places[group / shape_.num_kv_heads];
+    kernels::AttendChunk(isa_, QueriesOf(kv_head), place.layer->Chunk(kv_head, place.first_chunk + chunk).span(),
+                         PartialOf(group, chunk), scratch_[static_cast<size_t>(thread)]);
+    if (pending_[group].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      Merge(group);
     }
   });
 }
 
-kernels::AttendPartial AttendJob::PartialOf(uint32_t kv_head, uint32_t chunk) {
+kernels::AttendPartial AttendJob::PartialOf(size_t group, uint32_t chunk) {
   const size_t rows = q_heads_per_kv_head_;
-  float* out = partials_.data() + (size_t{kv_head} * num_chunks_ + chunk) * rows * (shape_.head_dim + 2);
+  float* out = partials_.data() + (group * num_chunks_ + chunk) * rows * (shape_.head_dim + 2);
   float* max = out + rows * shape_.head_dim;
   return {out, max, max + rows};
 }
 
-void AttendJob::Merge(uint32_t kv_head) {
+void AttendJob::Merge(size_t group) {
   std::vector<const float*> outs(num_chunks_);
   std::vector<float> maxes(num_chunks_);
   std::vector<float> sums(num_chunks_);
   for (uint32_t row = 0; row < q_heads_per_kv_head_; ++row) {
     for (uint32_t chunk = 0; chunk < num_chunks_; ++chunk) {
-      const kernels::AttendPartial partial = PartialOf(kv_head, chunk);
+      const kernels::AttendPartial partial = PartialOf(group, chunk);
       outs[chunk] = partial.out + size_t{row} * shape_.head_dim;
       maxes[chunk] = partial.max[row];
       sums[chunk] = partial.sum[row];
     }
-    const size_t head = size_t{kv_head} * q_heads_per_kv_head_ + row;
-    kernels::MergePartials(outs, maxes, sums, std::span(output_).subspan(head * shape_.head_dim, shape_.head_dim));
+    const size_t head = group * q_heads_per_kv_head_ + row;
+    kernels::MergePartials(outs, maxes, sums, std::span(outputs_).subspan(head * shape_.head_dim, shape_.head_dim));
   }
 }
 

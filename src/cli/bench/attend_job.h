@@ -10,25 +10,32 @@
 
 namespace kvant::cli {
 
-/// Attention of one query token over one layer, split over threads as the engine splits a decode step: chunks of a KV
-/// head are handed out one by one, and who finishes a head's last chunk merges them.
+/// Attention of one query token over layers, split over threads as the engine splits a decode step: chunks of a KV head
+/// are handed out one by one, and who finishes a head's last chunk merges them.
 ///
 /// Threads  one caller
 class AttendJob {
  public:
   AttendJob(kernels::Isa isa, const codec::CacheShape& shape, uint32_t num_q_heads, ThreadPool* pool);
 
-  /// Attend to `num_chunks` chunks of a layer from `first_chunk` on; the query stands after all tokens.
-  void Run(const cache::LayerCache& cache, uint32_t first_chunk, uint32_t num_chunks);
+  /// Where an attention begins in a layer.
+  struct Place {
+    const cache::LayerCache* layer;
+    uint32_t first_chunk;
+  };
+  /// Attend to `num_chunks` chunks at each place, one attention a place; the query stands after all tokens. Several
+  /// places in one call weigh the pool's waking up less, which in the engine happens once a step, not once a layer.
+  void Run(std::span<const Place> places, uint32_t num_chunks);
 
   /// The query's part that meets a KV head.
   kernels::AttendQueries QueriesOf(uint32_t kv_head) const;
-  /// Shapes  [num_q_heads, head_dim], of the last Run
-  std::span<const float> output() const { return output_; }
+  /// Shapes  [num_q_heads, head_dim], of the last Run's last place
+  std::span<const float> output() const { return std::span(outputs_).last(query_.size()); }
 
  private:
-  kernels::AttendPartial PartialOf(uint32_t kv_head, uint32_t chunk);
-  void Merge(uint32_t kv_head);
+  /// A group is a KV head at a place.
+  kernels::AttendPartial PartialOf(size_t group, uint32_t chunk);
+  void Merge(size_t group);
 
   kernels::Isa isa_;
   codec::CacheShape shape_;
@@ -36,10 +43,10 @@ class AttendJob {
   ThreadPool* pool_;
   int32_t position_ = INT32_MAX;
   std::vector<float> query_;   ///< [num_q_heads, head_dim]
-  std::vector<float> output_;
+  std::vector<float> outputs_;  ///< [places, num_q_heads, head_dim]
   uint32_t num_chunks_ = 0;
-  std::vector<float> partials_;  ///< [num_kv_heads, num_chunks]: out, max, sum of a head's rows
-  std::vector<std::atomic<uint32_t>> pending_;
+  std::vector<float> partials_;  ///< [places, num_kv_heads, num_chunks]: out, max, sum of a head's rows
+  std::vector<std::atomic<uint32_t>> pending_;  ///< chunks of each group
   std::vector<kernels::AttendScratch> scratch_;
 };
 

@@ -94,10 +94,15 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
   ReportColumn milliseconds{"ms", "ms", 2, {}};
   for (size_t i = 0; i < arms.size(); ++i) {
     const AttentionLayers::Load load = arms[i].layers->LoadOf(arms[i].context);
+    const double places = AttentionLayers::PlacesOf(arms[i].context);
+    std::vector<double> seconds_of_one;
+    for (const double taken : seconds[i]) {
+      seconds_of_one.push_back(taken / places);
+    }
     report.arms.push_back(
-        ReportArm(arms[i].name(), "Mtok/s", static_cast<double>(load.tokens) / 1e6, load.bytes, seconds[i]));
+        ReportArm(arms[i].name(), "Mtok/s", static_cast<double>(load.tokens) / 1e6, load.bytes, seconds_of_one));
     share.values.emplace_back(report.arms[i].gb_s / read_gb_s);
-    milliseconds.values.emplace_back(1e3 * Summarize(seconds[i]).median);
+    milliseconds.values.emplace_back(1e3 * Summarize(seconds_of_one).median);
   }
   report.AddRatio(0, "x first");
   report.columns.push_back(OverFp16(arms, report.arms));

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint32_t kBatchRows = 1024;    // of random keys and values; they repeat, the memory does not
 constexpr uint32_t kCheckedTokens = 700;
+constexpr uint32_t kTokensPerCall = 1U << 15;
 
 /// A small layer, encoded as after a prompt.
 Result<cache::LayerCache> CheckedLayer(const codec::CacheShape& shape, const codec::Precision& precision,
@@ -82,11 +83,18 @@ uint32_t AttentionLayers::ChunksOf(uint32_t num_tokens) const {
   return std::min(static_cast<uint32_t>(CeilDiv(num_tokens, cache::kChunkTokens)), layers_.front().num_chunks());
 }
 
+uint32_t AttentionLayers::PlacesOf(uint32_t num_tokens) { return std::max(kTokensPerCall / num_tokens, 1U); }
+
 // A layer longer than the context holds several of them, one after another.
 void AttentionLayers::Attend(AttendJob& job, uint32_t num_tokens, uint32_t round) const {
   const uint32_t num_chunks = ChunksOf(num_tokens);
-  const uint32_t places = layers_.front().num_chunks() / num_chunks;
-  job.Run(layers_[round / places % layers_.size()], round % places * num_chunks, num_chunks);
+  const uint32_t per_layer = layers_.front().num_chunks() / num_chunks;
+  std::vector<AttendJob::Place> places;
+  for (uint32_t i = 0; i < PlacesOf(num_tokens); ++i) {
+    const uint32_t at = round * PlacesOf(num_tokens) + i;
+    places.push_back({&layers_[at / per_layer % layers_.size()], at % per_layer * num_chunks});
+  }
+  job.Run(places, num_chunks);
 }
 
 AttentionLayers::Load AttentionLayers::LoadOf(uint32_t num_tokens) const {
@@ -105,7 +113,8 @@ Status CheckAttention(const codec::CacheShape& shape, const codec::Precision& pr
                       AttendJob& job, ThreadPool* pool) {
   cache::MemoryAccount account;
   KVANT_ASSIGN_OR_RETURN(const cache::LayerCache layer, CheckedLayer(shape, precision, isa, &account, pool));
-  job.Run(layer, 0, layer.num_chunks());
+  const AttendJob::Place place{&layer, 0};
+  job.Run({&place, 1}, layer.num_chunks());
   double largest = 0;
   double worst = 0;
   size_t at = 0;

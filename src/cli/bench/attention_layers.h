@@ -21,9 +21,11 @@ class AttentionLayers {
                                       cache::MemoryAccount* account, ThreadPool* pool);
 
   const codec::Precision& precision() const { return precision_; }
-  /// Attend to `num_tokens` tokens, on the next place in memory with every round.
+  /// Attend to `num_tokens` tokens a few times over, on the next places in memory with every round.
   void Attend(AttendJob& job, uint32_t num_tokens, uint32_t round) const;
-  /// What one Attend meets: whole chunks, so up to a chunk more than asked for where layers are longer.
+  /// Attentions of one Attend.
+  static uint32_t PlacesOf(uint32_t num_tokens);
+  /// What one attention meets: whole chunks, so up to a chunk more than asked for where layers are longer.
   struct Load {
     uint64_t tokens = 0;
     uint64_t bytes = 0;  ///< stored for them
