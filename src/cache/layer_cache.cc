@@ -3,6 +3,7 @@
 
 #include "kvant/base/check.h"
 #include "kvant/cache/sequence.h"
+#include "kvant/kernels/equalize.h"
 
 namespace kvant::cache {
 namespace {
@@ -49,6 +50,7 @@ LayerCache::LayerCache(const codec::CacheShape& shape, const codec::Precision& p
                        MemoryAccount* account)
     : shape_(shape),
       precision_(precision),
+      isa_(isa),
       rows_(&kernels::RowKernelsOf(isa)),
       account_(account),
       sinks_(ExactLayout(shape.head_dim, SinkCapacity(precision)), shape.num_kv_heads, account),
@@ -140,7 +142,8 @@ void LayerCache::LoadRun(const PageRun& run, uint32_t kv_head, uint32_t first, u
 codec::Equalization LayerCache::MeasureEqualization(ThreadPool* pool) const {
   codec::EqualizationBuilder builder(shape_.num_kv_heads, shape_.head_dim);
   const uint32_t count = residual_.num_tokens();
-  const auto each_row = [&](void (codec::EqualizationBuilder::*add)(uint32_t, const Half*)) {
+  const kernels::EqualizeKernels& kernels = kernels::EqualizeKernelsOf(isa_);
+  const auto each_batch = [&](auto&& add) {
     ForEachIndex(pool, shape_.num_kv_heads, [&](size_t index) {
       const auto kv_head = static_cast<uint32_t>(index);
       std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
@@ -148,15 +151,17 @@ codec::Equalization LayerCache::MeasureEqualization(ThreadPool* pool) const {
       for (uint32_t done = 0; done < count; done += kBatchTokens) {
         const uint32_t batch = std::min(kBatchTokens, count - done);
         LoadRun(residual_, kv_head, done, batch, keys.data(), values.data());
-        for (uint32_t i = 0; i < batch; ++i) {
-          (builder.*add)(kv_head, keys.data() + size_t{i} * shape_.head_dim);
-        }
+        add(kv_head, keys.data(), batch);
       }
     });
   };
-  each_row(&codec::EqualizationBuilder::AddMean);
+  each_batch([&](uint32_t kv_head, const Half* keys, uint32_t batch) {
+    kernels.add_sums(shape_.head_dim, keys, batch, builder.sums(kv_head).data());
+  });
   builder.FinishMean(count);
-  each_row(&codec::EqualizationBuilder::AddScale);
+  each_batch([&](uint32_t kv_head, const Half* keys, uint32_t batch) {
+    kernels.add_ranges(shape_.head_dim, builder.mean(kv_head).data(), keys, batch, builder.ranges(kv_head).data());
+  });
   return builder.Finish();
 }
 
@@ -167,10 +172,8 @@ void LayerCache::EncodeRows(const codec::Equalization* map, codec::TokenCodec co
   std::vector<Half> exact_values(exact_keys.size());
   LoadRun(residual_, kv_head, first, count, exact_keys.data(), exact_values.data());
   if (map != nullptr) {
-    for (uint32_t i = 0; i < count; ++i) {
-      const std::span<Half> row = std::span(exact_keys).subspan(size_t{i} * head_dim, head_dim);
-      codec::EqualizeRow(row, map->MeanOf(kv_head), map->ScaleOf(kv_head), row);
-    }
+    kernels::EqualizeKernelsOf(isa_).equalize(head_dim, map->MeanOf(kv_head).data(), map->ScaleOf(kv_head).data(),
+                                              exact_keys.data(), count);
   }
   rows_->encode(codec, head_dim, exact_keys.data(), head_dim, count, keys);
   rows_->encode(codec, head_dim, exact_values.data(), head_dim, count, values);

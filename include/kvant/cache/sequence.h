@@ -94,6 +94,7 @@ class LayerCache {
 
   codec::CacheShape shape_;
   codec::Precision precision_;
+  kernels::Isa isa_;
   const kernels::RowKernels* rows_;
   MemoryAccount* account_;
   std::optional<codec::Equalization> equalization_;

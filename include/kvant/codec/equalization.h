@@ -33,25 +33,34 @@ struct Equalization {
 /// The smallest number of tokens beyond the sinks from which a map is made.
 inline constexpr uint32_t kMinEqualizationTokens = 128;
 
+/// sums += key, channel by channel. Shapes  key, sums [head_dim]
+void AddKeySum(std::span<const Half> key, std::span<double> sums);
+/// ranges = max(ranges, |key - mean|), channel by channel.
+void AddKeyRange(std::span<const Half> key, std::span<const Half> mean, std::span<float> ranges);
+
 /// Mean of the keys, then the largest remaining magnitude, per KV head and channel, in one pass each.
 ///
-/// Usage    add every key row once (AddMean), FinishMean, add every key row again (AddScale), Finish
+/// Usage    add every key once to its head's sums (AddKeySum or its fast twin in kernels/equalize.h), FinishMean, add
+///          every key once to its head's ranges (AddKeyRange), Finish
 /// Requires finite keys; the sinks are left out by the caller
+/// Threads  different KV heads may be added to at once
 class EqualizationBuilder {
  public:
   EqualizationBuilder(uint32_t num_kv_heads, uint32_t head_dim);
 
-  /// Shapes  key [head_dim] fp16
-  void AddMean(uint32_t kv_head, const Half* key);
-  /// `num_tokens` is how many rows each head was given; at least 1.
+  std::span<double> sums(uint32_t kv_head) { return std::span(sums_).subspan(First(kv_head), map_.head_dim); }
+  /// `num_tokens` is how many keys each head was given; at least 1.
   void FinishMean(uint64_t num_tokens);
-  void AddScale(uint32_t kv_head, const Half* key);
+  std::span<const Half> mean(uint32_t kv_head) const { return map_.MeanOf(kv_head); }
+  std::span<float> ranges(uint32_t kv_head) { return std::span(ranges_).subspan(First(kv_head), map_.head_dim); }
   Equalization Finish();
 
  private:
+  size_t First(uint32_t kv_head) const { return size_t{kv_head} * map_.head_dim; }
+
   Equalization map_;
-  std::vector<double> sum_;
-  std::vector<float> largest_;
+  std::vector<double> sums_;
+  std::vector<float> ranges_;
 };
 
 /// dst = (key - mean) / scale in fp32, rounded to fp16 once. Beyond the fp16 range: ±65504.

@@ -55,11 +55,12 @@ RandomSegment::RandomSegment(const SegmentSpec& spec, uint32_t seed)
 void RandomSegment::Equalize(std::vector<Half>& keys) {
   codec::EqualizationBuilder builder(1, spec_.head_dim);
   for (uint32_t t = 0; t < spec_.num_tokens; ++t) {
-    builder.AddMean(0, keys.data() + size_t{t} * spec_.head_dim);
+    codec::AddKeySum(std::span(keys).subspan(size_t{t} * spec_.head_dim, spec_.head_dim), builder.sums(0));
   }
   builder.FinishMean(spec_.num_tokens);
   for (uint32_t t = 0; t < spec_.num_tokens; ++t) {
-    builder.AddScale(0, keys.data() + size_t{t} * spec_.head_dim);
+    codec::AddKeyRange(std::span(keys).subspan(size_t{t} * spec_.head_dim, spec_.head_dim), builder.mean(0),
+                       builder.ranges(0));
   }
   map_ = builder.Finish();
   for (uint32_t t = 0; t < spec_.num_tokens; ++t) {
