@@ -42,10 +42,10 @@ class AttendJob {
   uint32_t q_heads_per_kv_head_;
   ThreadPool* pool_;
   int32_t position_ = INT32_MAX;
-  std::vector<float> query_;   ///< [num_q_heads, head_dim]
+  std::vector<float> query_;    ///< [num_q_heads, head_dim]
   std::vector<float> outputs_;  ///< [places, num_q_heads, head_dim]
   uint32_t num_chunks_ = 0;
-  std::vector<float> partials_;  ///< [places, num_kv_heads, num_chunks]: out, max, sum of a head's rows
+  std::vector<float> partials_;                 ///< [places, num_kv_heads, num_chunks]: out, max, sum of a head's rows
   std::vector<std::atomic<uint32_t>> pending_;  ///< chunks of each group
   std::vector<kernels::AttendScratch> scratch_;
 };

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "cli/bench/attention_layers.h"
@@ -12,6 +13,9 @@
 namespace kvant::cli {
 namespace {
 
+constexpr uint64_t kFormatBytes = uint64_t{9} << 27;  // 1.2 GB of each precision
+constexpr uint64_t kQuickFormatBytes = uint64_t{128} << 20;
+
 struct AttentionFlags {
   EngineFlags cpu;
   std::string kv = "fp16,int8,int4,int4,eq=off";
@@ -19,14 +23,12 @@ struct AttentionFlags {
   uint32_t head_dim = 128;
   uint32_t kv_heads = 8;
   uint32_t q_heads = 64;
-  bool quick = false;
+  MemoryFlags memory;
 
+  uint64_t format_bytes() const { return memory.BytesOfFormat(kFormatBytes, kQuickFormatBytes); }
   codec::CacheShape shape() const { return {1, kv_heads, head_dim}; }
   uint32_t largest_context() const { return *std::max_element(contexts.begin(), contexts.end()); }
 };
-
-constexpr uint64_t kFormatBytes = uint64_t{9} << 27;  // 1.2 GB of each precision
-constexpr uint64_t kQuickFormatBytes = uint64_t{128} << 20;
 
 /// A precision at a context.
 struct AttentionArm {
@@ -35,11 +37,10 @@ struct AttentionArm {
   std::string name() const { return fmt::format("{} {}", codec::PrecisionWord(layers->precision()), context); }
 };
 
-Status CheckFlags(const AttentionFlags& flags) {
-  KVANT_RETURN_IF_ERROR(codec::CheckHeadDim(flags.head_dim));
+Status CheckHeads(const AttentionFlags& flags) {
   if (flags.q_heads % flags.kv_heads != 0) {
-    return {StatusCode::kInvalidArgument, fmt::format("--q-heads {} is not a multiple of --kv-heads {}", flags.q_heads,
-                                                      flags.kv_heads)};
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--q-heads {} is not a multiple of --kv-heads {}", flags.q_heads, flags.kv_heads)};
   }
   return OkStatus();
 }
@@ -47,13 +48,13 @@ Status CheckFlags(const AttentionFlags& flags) {
 Result<std::vector<AttentionLayers>> MakeLayers(const std::vector<codec::Precision>& precisions,
                                                 const AttentionFlags& flags, kernels::Isa isa, AttendJob& job,
                                                 cache::MemoryAccount* account, ThreadPool* pool, Console& console) {
-  const uint64_t bytes = BeyondCaches(flags.quick ? kQuickFormatBytes : kFormatBytes);
   std::vector<AttentionLayers> layers;
   for (const codec::Precision& precision : precisions) {
     console.ShowProgress("prepare", layers.size(), precisions.size(), codec::PrecisionWord(precision));
     KVANT_RETURN_IF_ERROR(CheckAttention(flags.shape(), precision, isa, job, pool));
-    KVANT_ASSIGN_OR_RETURN(AttentionLayers made, AttentionLayers::Make(flags.shape(), precision, isa,
-                                                                       flags.largest_context(), bytes, account, pool));
+    KVANT_ASSIGN_OR_RETURN(AttentionLayers made,
+                           AttentionLayers::Make(flags.shape(), precision, isa, flags.largest_context(),
+                                                 flags.format_bytes(), account, pool));
     layers.push_back(std::move(made));
   }
   return layers;
@@ -108,8 +109,11 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
   report.columns.push_back(OverFp16(arms, report.arms));
   report.columns.push_back(std::move(share));
   report.columns.push_back(std::move(milliseconds));
-  report.facts = {{"read_gb_s", read_gb_s},           {"contexts", flags.contexts}, {"head_dim", flags.head_dim},
-                  {"kv_heads", flags.kv_heads}, {"q_heads", flags.q_heads}};
+  report.facts = {{"read_gb_s", read_gb_s},
+                  {"contexts", flags.contexts},
+                  {"head_dim", flags.head_dim},
+                  {"kv_heads", flags.kv_heads},
+                  {"q_heads", flags.q_heads}};
   report.notes = {fmt::format("one query token, {} query heads over {} KV heads of {}; Mtok/s: cached tokens met",
                               flags.q_heads, flags.kv_heads, flags.head_dim),
                   fmt::format("memory read in the same rounds: {:.2f} GB/s", read_gb_s)};
@@ -119,14 +123,13 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
 Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(flags.kv));
   KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
-  KVANT_RETURN_IF_ERROR(CheckFlags(flags));
+  KVANT_RETURN_IF_ERROR(CheckHeads(flags));
   ThreadPool pool(flags.cpu.threads);
   AttendJob job(isa, flags.shape(), flags.q_heads, &pool);
   cache::MemoryAccount account;
   KVANT_ASSIGN_OR_RETURN(const std::vector<AttentionLayers> layers,
                          MakeLayers(precisions, flags, isa, job, &account, &pool, console));
-  KVANT_ASSIGN_OR_RETURN(ReadProbe probe,
-                         ReadProbe::Allocate(BeyondCaches(flags.quick ? kQuickFormatBytes : kFormatBytes), &pool));
+  KVANT_ASSIGN_OR_RETURN(ReadProbe probe, ReadProbe::Allocate(flags.format_bytes(), &pool));
   const std::vector<AttentionArm> arms = ArmsOf(layers, flags.contexts);
   std::vector<Turn> turns;
   for (const AttentionArm& arm : arms) {
@@ -139,7 +142,7 @@ Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
                      probe.Read(round);
                      return OkStatus();
                    }});
-  const Rounds rounds = flags.quick ? Rounds{2, 12, 10} : Rounds{4, 40};
+  const Rounds rounds = flags.memory.quick ? Rounds{2, 12, 10} : Rounds{4, 40};
   KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));
   const BenchReport report = ReportOf(arms, seconds, probe.bytes_per_call(), flags);
   console.PrintJson(ToJson(report));
@@ -151,17 +154,19 @@ Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
 
 void AddAttentionBench(CLI::App& bench, Work* chosen) {
   auto flags = std::make_shared<AttentionFlags>();
-  CLI::App* command = AddBench(bench, "attention", "Attention of one token over compressed keys and values, in place",
-                               [flags](Console& console) { return RunAttentionBench(*flags, console); }, chosen);
+  CLI::App* command = AddBench(
+      bench, "attention", "Attention of one token over compressed keys and values, in place",
+      [flags](Console& console) { return RunAttentionBench(*flags, console); }, chosen);
   AddOption(*command, "--kv", flags->kv, "Precisions that are compared, separated by commas");
   AddOption(*command, "--context", flags->contexts, "Tokens in the cache; several, separated by commas")
       ->delimiter(',')
       ->check(CLI::Range(1U, 1U << 20));
-  AddOption(*command, "--head-dim", flags->head_dim, "Channels of a head");
+  AddHeadDim(*command, flags->head_dim);
   AddOption(*command, "--kv-heads", flags->kv_heads, "KV heads")->check(CLI::Range(1, 1024));
-  AddOption(*command, "--q-heads", flags->q_heads, "Query heads, a multiple of the KV heads")->check(CLI::Range(1, 4096));
+  AddOption(*command, "--q-heads", flags->q_heads, "Query heads, a multiple of the KV heads")
+      ->check(CLI::Range(1, 4096));
   AddCpuFlags(*command, flags->cpu);
-  AddSwitch(*command, "--quick", flags->quick, "Fewer rounds over less memory, for a look: ends within 45 s");
+  AddMemoryFlags(*command, flags->memory);
 }
 
 }  // namespace kvant::cli

@@ -12,7 +12,7 @@
 namespace kvant::cli {
 namespace {
 
-constexpr uint32_t kBatchRows = 1024;    // of random keys and values; they repeat, the memory does not
+constexpr uint32_t kBatchRows = 1024;  // of random keys and values; they repeat, the memory does not
 constexpr uint32_t kCheckedTokens = 700;
 constexpr uint32_t kTokensPerCall = 1U << 15;
 
@@ -126,8 +126,9 @@ Status CheckAttention(const codec::CacheShape& shape, const codec::Precision& pr
   }
   const double allowed = precision.is_exact() ? 1e-5 : 3e-3;  // kernels/attend.h
   if (!(worst <= allowed * largest)) {
-    return {StatusCode::kInternal, fmt::format("{}: attention is off by {:.1e} of the largest output, {:.0e} are allowed",
-                                               codec::PrecisionWord(precision), worst / largest, allowed)};
+    return {StatusCode::kInternal,
+            fmt::format("{}: attention is off by {:.1e} of the largest output, {:.0e} are allowed",
+                        codec::PrecisionWord(precision), worst / largest, allowed)};
   }
   return OkStatus();
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "cli/command.h"
 
 namespace kvant::cli {
@@ -11,5 +13,8 @@ void AddDecodeBench(CLI::App& bench, Work* chosen);
 
 /// A sub-command of `bench` that shares its --json.
 CLI::App* AddBench(CLI::App& bench, const std::string& name, const std::string& description, Work work, Work* chosen);
+
+/// --head-dim, which codec::CheckHeadDim must allow.
+void AddHeadDim(CLI::App& command, uint32_t& head_dim);
 
 }  // namespace kvant::cli

@@ -17,7 +17,7 @@ struct CodecFlags {
   EngineFlags cpu;
   std::string kv = "int8,int4,eq=off,int4";
   uint32_t head_dim = 128;
-  bool quick = false;
+  MemoryFlags memory;
 };
 
 constexpr uint64_t kPayloadBytes = uint64_t{1} << 30;
@@ -54,15 +54,13 @@ std::vector<Turn> TurnsOf(CodecWork& work) {
 Status RunCodecBench(const CodecFlags& flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const std::vector<codec::TokenCodec> codecs, CodecsOf(flags.kv));
   KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
-  KVANT_RETURN_IF_ERROR(codec::CheckHeadDim(flags.head_dim));
   ThreadPool pool(flags.cpu.threads);
   console.ShowProgress("prepare", 0, 1, "rows");
-  KVANT_ASSIGN_OR_RETURN(CodecWork work,
-                         CodecWork::Make(codecs, flags.head_dim,
-                                         BeyondCaches(flags.quick ? kQuickPayloadBytes : kPayloadBytes),
-                                         kernels::RowKernelsOf(isa), &pool));
+  KVANT_ASSIGN_OR_RETURN(CodecWork work, CodecWork::Make(codecs, flags.head_dim,
+                                                         flags.memory.BytesOfFormat(kPayloadBytes, kQuickPayloadBytes),
+                                                         kernels::RowKernelsOf(isa), &pool));
   const std::vector<Turn> turns = TurnsOf(work);
-  const Rounds rounds = flags.quick ? Rounds{1, 9, 10} : Rounds{2, 24};
+  const Rounds rounds = flags.memory.quick ? Rounds{1, 9, 10} : Rounds{2, 24};
   KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));
 
   BenchReport report;
@@ -84,12 +82,13 @@ Status RunCodecBench(const CodecFlags& flags, Console& console) {
 
 void AddCodecBench(CLI::App& bench, Work* chosen) {
   auto flags = std::make_shared<CodecFlags>();
-  CLI::App* command = AddBench(bench, "codec", "Encode and decode fp16 rows, against memcpy",
-                               [flags](Console& console) { return RunCodecBench(*flags, console); }, chosen);
+  CLI::App* command = AddBench(
+      bench, "codec", "Encode and decode fp16 rows, against memcpy",
+      [flags](Console& console) { return RunCodecBench(*flags, console); }, chosen);
   AddOption(*command, "--kv", flags->kv, "Precisions whose codecs are measured, separated by commas");
-  AddOption(*command, "--head-dim", flags->head_dim, "Elements of a row");
+  AddHeadDim(*command, flags->head_dim);
   AddCpuFlags(*command, flags->cpu);
-  AddSwitch(*command, "--quick", flags->quick, "Fewer rounds over less memory, for a look: ends within 45 s");
+  AddMemoryFlags(*command, flags->memory);
 }
 
 }  // namespace kvant::cli

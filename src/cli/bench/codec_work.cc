@@ -10,9 +10,9 @@
 namespace kvant::cli {
 namespace {
 
-constexpr size_t kPieceRows = 512;            // a thread takes at once
+constexpr size_t kPieceRows = 512;  // a thread takes at once
 constexpr size_t kRandomHalves = size_t{1} << 20;
-constexpr size_t kCheckedRows = 1000;         // ragged on purpose
+constexpr size_t kCheckedRows = 1000;  // ragged on purpose
 
 codec::ConstTokenRows Const(codec::TokenRows rows) { return {rows.codes, rows.scales, rows.zeros}; }
 
@@ -119,7 +119,8 @@ void CodecWork::Encode(size_t index) {
 void CodecWork::Decode(size_t index) {
   Encoded& encoded = encoded_[index];
   ForEachPiece([&](size_t first, size_t count) {
-    kernels_->decode(encoded.codec, head_dim_, Const(RowsOf(encoded, first, count)), count, TargetRow(first), head_dim_);
+    kernels_->decode(encoded.codec, head_dim_, Const(RowsOf(encoded, first, count)), count, TargetRow(first),
+                     head_dim_);
   });
 }
 

@@ -49,8 +49,8 @@ Result<DecodePlan> PlanOf(const DecodeFlags& flags, const engine::ModelParams& p
   }
   plan.context = flags.context > 0 ? flags.context : flags.quick ? kQuickContext : kContext;
   if (plan.context > params.context_length) {
-    return Status(StatusCode::kInvalidArgument, fmt::format("--context {}: the model is meant for {} tokens",
-                                                            plan.context, params.context_length));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("--context {}: the model is meant for {} tokens", plan.context, params.context_length));
   }
   return plan;
 }
@@ -127,8 +127,7 @@ void AddShares(const DecodeRun& run, const Roles& roles, BenchReport* report) {
 BenchReport ReportOf(const DecodeRun& run, const DecodeArms& arms, const Roles& roles, const DecodePlan& plan) {
   BenchReport report;
   for (size_t i = 0; i < arms.all.size(); ++i) {
-    report.arms.push_back(
-        ReportArm(arms.all[i]->name(), "tok/s", 1, arms.all[i]->kv_bytes(), run.step_seconds()[i]));
+    report.arms.push_back(ReportArm(arms.all[i]->name(), "tok/s", 1, arms.all[i]->kv_bytes(), run.step_seconds()[i]));
   }
   report.facts = {{"context", plan.context}, {"prompt_tokens", plan.prompt_tokens()}};
   report.notes = {fmt::format("{} tokens in the cache at the last of {} steps; bytes: keys and values a step reads",
@@ -179,16 +178,18 @@ Status RunDecodeBench(const DecodeFlags& flags, Console& console) {
 
 void AddDecodeBench(CLI::App& bench, Work* chosen) {
   auto flags = std::make_shared<DecodeFlags>();
-  CLI::App* command = AddBench(bench, "decode", "Decode a model's next tokens over caches of several precisions",
-                               [flags](Console& console) { return RunDecodeBench(*flags, console); }, chosen);
+  CLI::App* command = AddBench(
+      bench, "decode", "Decode a model's next tokens over caches of several precisions",
+      [flags](Console& console) { return RunDecodeBench(*flags, console); }, chosen);
   AddEngineFlags(*command, flags->engine);
   AddOption(*command, "--kv", flags->kv, "Precisions that are compared, separated by commas");
   AddOption(*command, "--compare", flags->compare,
             "llama.cpp: libllama over its f16 cache, with and without flash attention; the faster one is the rival")
       ->check(CLI::IsMember({"llama.cpp"}));
-  command->add_option("--context", flags->context,
-                      fmt::format("Tokens in the cache at the last step (default: {}, with --quick {})", kContext,
-                                  kQuickContext))
+  command
+      ->add_option(
+          "--context", flags->context,
+          fmt::format("Tokens in the cache at the last step (default: {}, with --quick {})", kContext, kQuickContext))
       ->envname(EnvironmentTwin("--context"))
       ->check(CLI::Range(kMinContext, 1U << 24));
   AddSwitch(*command, "--quick", flags->quick, "A short context and few steps, for a look: ends within 45 s");

@@ -11,7 +11,7 @@ namespace kvant::cli {
 
 /// How long a decode bench is.
 struct DecodePlan {
-  uint32_t context = 0;         ///< tokens in the cache at the last step
+  uint32_t context = 0;  ///< tokens in the cache at the last step
   uint32_t prefill_rounds = 2;
   Rounds steps;                 ///< warm_up steps are those whose logits are compared
   double prompt_seconds = 1e9;  ///< the prompts of all arms may be expected to take

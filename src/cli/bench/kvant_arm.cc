@@ -22,8 +22,7 @@ Status KvantArm::Step(int32_t token) {
   return sequence_->EncodeDue(&engine_->backend().pool());
 }
 
-DepthZeroArm::DepthZeroArm(engine::Engine* engine, cache::MemoryAccount* account)
-    : KvantArm(engine, kExact, account) {}
+DepthZeroArm::DepthZeroArm(engine::Engine* engine, cache::MemoryAccount* account) : KvantArm(engine, kExact, account) {}
 
 Status DepthZeroArm::Prefill(std::span<const int32_t> prompt) {
   return KvantArm::Prefill(prompt.first(std::min(prompt.size(), kTokens)));

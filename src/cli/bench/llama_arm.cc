@@ -61,8 +61,8 @@ Result<std::unique_ptr<LlamaArm>> LlamaArm::Create(const LlamaModel* model, bool
   arm->flash_attention_ = flash_attention;
   arm->context_ = llama_init_from_model(model->handle(), params);
   if (arm->context_ == nullptr) {
-    return Status(StatusCode::kOutOfMemory, "libllama makes no context of " + std::to_string(context) +
-                                                " tokens: " + engine::TakeGgmlError());
+    return Status(StatusCode::kOutOfMemory,
+                  "libllama makes no context of " + std::to_string(context) + " tokens: " + engine::TakeGgmlError());
   }
   llama_attach_threadpool(arm->context_, model->threads(), model->threads());
   return arm;
@@ -88,7 +88,8 @@ Status LlamaArm::Step(int32_t token) {
 
 Status LlamaArm::Decode(std::span<const int32_t> tokens) {
   batch_.assign(tokens.begin(), tokens.end());
-  const int32_t outcome = llama_decode(context_, llama_batch_get_one(batch_.data(), static_cast<int32_t>(batch_.size())));
+  const int32_t outcome =
+      llama_decode(context_, llama_batch_get_one(batch_.data(), static_cast<int32_t>(batch_.size())));
   if (outcome != 0) {
     return {StatusCode::kInternal, "llama_decode returned " + std::to_string(outcome) + ": " + engine::TakeGgmlError()};
   }

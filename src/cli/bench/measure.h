@@ -38,7 +38,8 @@ struct Rounds {
   static constexpr uint32_t kMinMeasuredRounds = 3;
 };
 
-/// Call all turns once a round in the given order (A B C A B C ...), so that what else the machine does meets all alike.
+/// Call all turns once a round in the given order (A B C A B C ...), so that what else the machine does meets all
+/// alike.
 ///
 /// Shapes  result [turns][measured rounds], seconds
 /// Errors  those of a call, with the turn's name

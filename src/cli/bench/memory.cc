@@ -26,9 +26,21 @@ uint64_t SumOf(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-uint64_t BeyondCaches(uint64_t wanted) {
+uint64_t MemoryFlags::BytesOfFormat(uint64_t usual, uint64_t quick_usual) const {
+  if (megabytes > 0) {
+    return megabytes * 1'000'000;
+  }
   const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE);  // 0 or -1 where the system does not say
-  return std::max(wanted, 2 * static_cast<uint64_t>(std::max(last_level, 0L)));
+  return std::max(quick ? quick_usual : usual, 2 * static_cast<uint64_t>(std::max(last_level, 0L)));
+}
+
+void AddMemoryFlags(CLI::App& command, MemoryFlags& flags) {
+  command
+      .add_option("--memory-mb", flags.megabytes,
+                  "Megabytes that each format takes (default: more than the caches hold)")
+      ->envname(EnvironmentTwin("--memory-mb"))
+      ->check(CLI::Range(1U, 1U << 20));
+  AddSwitch(command, "--quick", flags.quick, "Fewer rounds over less memory, for a look: ends within 45 s");
 }
 
 std::vector<Half> RandomHalves(size_t count, float deviation, uint32_t seed) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cli/command.h"
 #include "kvant/base/buffer.h"
 #include "kvant/base/half.h"
 #include "kvant/base/status.h"
@@ -10,8 +11,16 @@
 
 namespace kvant::cli {
 
-/// Bytes that no cache of this machine can hold: `wanted`, or twice the last level's size where that is more.
-uint64_t BeyondCaches(uint64_t wanted);
+/// What a bench that reads memory is given: how much of it, and how often.
+struct MemoryFlags {
+  uint64_t megabytes = 0;  ///< of each format; 0: as much as no cache holds
+  bool quick = false;
+
+  /// `usual` or `quick_usual` bytes, or twice the last cache level's size where that is more; what the user said wins.
+  uint64_t BytesOfFormat(uint64_t usual, uint64_t quick_usual) const;
+};
+/// --memory-mb, --quick.
+void AddMemoryFlags(CLI::App& command, MemoryFlags& flags);
 
 /// Random fp16 values, normal with the given deviation; the same for the same seed.
 std::vector<Half> RandomHalves(size_t count, float deviation, uint32_t seed);

@@ -55,8 +55,8 @@ std::string ToText(const BenchReport& report) {
   }
   for (size_t i = 0; i < report.arms.size(); ++i) {
     const ArmReport& arm = report.arms[i];
-    rows.push_back({arm.name, fmt::format("{:.2f}", arm.rate.median), fmt::format("{:.2f}", arm.rate.spread()), arm.unit,
-                    FormatBytes(arm.bytes), fmt::format("{:.2f}", arm.gb_s)});
+    rows.push_back({arm.name, fmt::format("{:.2f}", arm.rate.median), fmt::format("{:.2f}", arm.rate.spread()),
+                    arm.unit, FormatBytes(arm.bytes), fmt::format("{:.2f}", arm.gb_s)});
     for (const ReportColumn& column : report.columns) {
       rows.back().push_back(column.values[i] ? fmt::format("{:.{}f}", *column.values[i], column.decimals) : "");
     }

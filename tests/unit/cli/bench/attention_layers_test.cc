@@ -1,0 +1,73 @@
+#include "cli/bench/attention_layers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace kvant::cli {
+namespace {
+
+constexpr codec::CacheShape kShape = {1, 2, 64};
+constexpr uint32_t kQueryHeads = 6;
+
+codec::Precision Parse(const char* word) { return codec::ParsePrecision(word).value(); }
+
+TEST(CheckAttention, EveryPrecisionOfEveryInstructionSetPasses) {
+  ThreadPool pool(2);
+  for (const kernels::Isa isa : kernels::AvailableIsas()) {
+    AttendJob job(isa, kShape, kQueryHeads, &pool);
+    for (const char* word : {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off"}) {
+      const Status status = CheckAttention(kShape, Parse(word), isa, job, &pool);
+      EXPECT_TRUE(status.ok()) << kernels::IsaName(isa) << ": " << status.message();
+    }
+  }
+}
+
+TEST(AttendJob, SeveralPlacesAtOnceAreEachAsAlone) {
+  ThreadPool pool(2);
+  cache::MemoryAccount account;
+  const kernels::Isa isa = kernels::BestIsa();
+  AttendJob job(isa, kShape, kQueryHeads, &pool);
+  auto layer = RandomLayer(kShape, Parse("fp16"), isa, 4 * cache::kChunkTokens - 30, &account, &pool);
+  ASSERT_TRUE(layer.ok());
+  const std::vector<AttendJob::Place> places = {{&*layer, 0}, {&*layer, 2}};
+  job.Run({&places[1], 1}, 2);
+  const std::vector<float> alone(job.output().begin(), job.output().end());
+  job.Run({&places[0], 1}, 2);
+  EXPECT_FALSE(std::equal(alone.begin(), alone.end(), job.output().begin()));
+  job.Run(places, 2);
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), job.output().begin()));
+}
+
+TEST(AttentionLayers, ALoadIsTheBytesOfItsTokens) {
+  ThreadPool pool(2);
+  cache::MemoryAccount account;
+  const kernels::Isa isa = kernels::BestIsa();
+  const auto layers =
+      AttentionLayers::Make(kShape, Parse("int8,eq=off,sinks=0"), isa, 1024, 1'000'000, &account, &pool);
+  ASSERT_TRUE(layers.ok()) << layers.status().message();
+  EXPECT_GE(account.in_use_bytes(), 1'000'000U);
+  constexpr uint64_t kRowBytes = 64 + 2;  // codes and scale
+  EXPECT_EQ(layers->LoadOf(1024).tokens, 1024U);
+  EXPECT_EQ(layers->LoadOf(1024).bytes, 1024 * 2 * 2 * kRowBytes);
+  EXPECT_EQ(layers->LoadOf(256).tokens, 256U);
+  EXPECT_EQ(layers->LoadOf(100).tokens, 256U) << "whole chunks";
+}
+
+TEST(AttentionLayers, EveryRoundAttendsToTheSameContents) {
+  ThreadPool pool(2);
+  cache::MemoryAccount account;
+  const kernels::Isa isa = kernels::BestIsa();
+  AttendJob job(isa, kShape, kQueryHeads, &pool);
+  const auto layers = AttentionLayers::Make(kShape, Parse("int4"), isa, 1024, 1'000'000, &account, &pool);
+  ASSERT_TRUE(layers.ok());
+  layers->Attend(job, 1024, 0);
+  const std::vector<float> first(job.output().begin(), job.output().end());
+  for (uint32_t round = 1; round < 5; ++round) {
+    layers->Attend(job, 1024, round);
+    EXPECT_TRUE(std::equal(first.begin(), first.end(), job.output().begin())) << round;
+  }
+}
+
+}  // namespace
+}  // namespace kvant::cli
