@@ -67,7 +67,7 @@ class AttendScratch {
 
 /// Attend to one chunk, in the format it is stored in.
 ///
-/// Requires num_queries in 1…512; every layout of queries.head_dim
+/// Requires num_queries in 1…512; every layout of queries.head_dim; finite queries
 /// Ensures  row results bit-equal for any grouping of the same rows into calls
 /// Numerics against the dequantized reference: max error <= 3e-3 of the largest output (integer paths: q and the
 ///          probabilities are cut to 15 bits); fp16 segments 1e-5

@@ -122,6 +122,16 @@ void PrefetchParams(const TokenPageLayout& layout, const Stretch& stretch) {
   }
 }
 
+// Before the first stretch, while the queries are prepared.
+void PrefetchStart(const TokenPageLayout& layout, const Stretch& stretch) {
+  constexpr size_t kLine = 64;
+  constexpr size_t kBytes = 4096;
+  for (size_t at = 0; at < kBytes; at += kLine) {
+    __builtin_prefetch(stretch.keys + at, 0, 2);
+  }
+  PrefetchParams(layout, stretch);
+}
+
 // How many tokens of a stretch the rows of a block see; returns the largest.
 uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, int64_t first_position, uint32_t num_tokens,
                     RowBlock& block) {
@@ -182,6 +192,9 @@ void AttendChunk(Isa isa, const AttendQueries& queries, std::span<const AttendSl
   Workspace workspace(queries, scratch);
   for (const AttendSlice& slice : chunk) {
     const AttendSegment& segment = slice.segment;
+    if (slice.num_tokens > 0) {
+      PrefetchStart(*segment.layout, MakeStretch(segment, slice.first_token));
+    }
     KVANT_CHECK(segment.layout->head_dim == queries.head_dim, "the cache and the queries are of one model");
     KVANT_CHECK(slice.first_token % codec::kTileTokens == 0, "a slice begins at a tile");
     KVANT_CHECK(slice.first_token + slice.num_tokens <= segment.num_tokens, "a slice lies in its segment");

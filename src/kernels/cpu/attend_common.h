@@ -1,0 +1,49 @@
+#pragma once
+
+#include "kernels/cpu/attend_kernels.h"
+#include "kvant/codec/token_page.h"
+
+// What the attention templates share. V is one of the Lanes structs throughout.
+namespace kvant::kernels {
+namespace {
+
+using codec::TokenCodec;
+
+// Before loops over rows and vectors: unrolled early, their arrays become registers.
+#define KVANT_UNROLL _Pragma("GCC unroll 16")
+
+template <int kValue>
+struct Count {
+  static constexpr int value = kValue;
+};
+
+/// Calls body(Count<n>{}) for n = count, 1 <= count <= kMax: a run-time count becomes a compile-time one.
+template <int kMax, class Body>
+void WithCount(uint32_t count, const Body& body) {
+  if constexpr (kMax > 1) {
+    if (count < kMax) {
+      return WithCount<kMax - 1>(count, body);
+    }
+  }
+  body(Count<kMax>{});
+}
+
+constexpr float kLargestX = 32767.0F;  ///< of what is cut to 16 bits
+
+constexpr uint32_t RoundUpTo(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// Vectors per row in an inner loop: enough independent chains to hide latency, few enough for the registers.
+template <class V>
+constexpr uint32_t VectorsFor(uint32_t rows) {
+  return rows <= V::kMaxRows / 2 ? 4 : 2;
+}
+
+/// Address of the `lane_block`-th run of kLanes tokens in a stretch of key tiles with `unit_bytes` a token and step.
+template <class V>
+[[gnu::always_inline]] inline const std::byte* KeysAt(const Stretch& stretch, uint32_t lane_block, size_t unit_bytes) {
+  const uint32_t token = lane_block * V::kLanes;
+  return stretch.keys + token / codec::kTileTokens * stretch.key_tile_bytes + token % codec::kTileTokens * unit_bytes;
+}
+
+}  // namespace
+}  // namespace kvant::kernels
