@@ -108,12 +108,32 @@ struct LanesAvx2 {
   static I LoadBytes(const void* src) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(src)));
   }
-  static I LoadNibbles(const void* src) {
-    int32_t bytes = 0;
-    __builtin_memcpy(&bytes, src, sizeof bytes);
-    const __m256i twice = _mm256_cvtepu8_epi32(_mm_set1_epi32(bytes));
-    const __m256i shifts = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
-    return _mm256_and_si256(_mm256_srlv_epi32(twice, shifts), _mm256_set1_epi32(0xF));
+  /// Low and high bytes of 16 halves, each in both 128-bit parts.
+  struct Table {
+    __m256i low;
+    __m256i high;
+  };
+  static Table LoadTable(const uint16_t* halves) {
+    const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(halves));
+    const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + 8));
+    const __m128i mask = _mm_set1_epi16(0xFF);
+    const __m128i low = _mm_packus_epi16(_mm_and_si128(first, mask), _mm_and_si128(second, mask));
+    const __m128i high = _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8));
+    return {_mm256_broadcastsi128_si256(low), _mm256_broadcastsi128_si256(high)};
+  }
+  static void LookUpNibbles(const void* src, Table table, void* dst) {
+    const __m128i bytes = _mm_loadu_si128(static_cast<const __m128i*>(src));
+    const __m128i mask = _mm_set1_epi8(0xF);
+    const __m128i first = _mm_and_si128(bytes, mask);
+    const __m128i second = _mm_and_si128(_mm_srli_epi16(bytes, 4), mask);
+    const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi32(first, second), _mm_unpacklo_epi32(first, second));
+    const __m256i low = _mm256_shuffle_epi8(table.low, codes);
+    const __m256i high = _mm256_shuffle_epi8(table.high, codes);
+    const __m256i even = _mm256_unpacklo_epi8(low, high);  // elements 0-7 and 16-23
+    const __m256i odd = _mm256_unpackhi_epi8(low, high);   // elements 8-15 and 24-31
+    auto* out = static_cast<__m256i*>(dst);
+    _mm256_storeu_si256(out, _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(even, odd, 0x31));
   }
 
   static void Prefetch(const void* address) { _mm_prefetch(address, _MM_HINT_T1); }

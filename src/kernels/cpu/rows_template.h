@@ -186,23 +186,45 @@ void EncodeRows(uint32_t head_dim, const Half* src, size_t src_stride, size_t nu
   }
 }
 
-/// quant::DecodeGroup for kLanes elements, rounded to fp16 within its range.
+/// quant::DecodeGroup, rounded to fp16 within its range. `levels` are codes without their bias.
+template <class V>
+[[gnu::always_inline]] inline void DecodeLevels(typename V::F levels, typename V::F scale, typename V::F zero,
+                                                uint16_t* dst) {
+  const auto value = V::Add(V::Mul(scale, levels), zero);
+  V::StoreHalf(dst, V::Max(V::Min(value, V::Set(kHalfMax)), V::Set(-kHalfMax)));
+}
+
+template <class V>
+void DecodeBytes(const uint8_t* row, uint32_t padded, typename V::F scale, typename V::F zero, uint16_t* dst) {
+  constexpr int32_t kBias = quant::SymmetricBias(8);
+  const uint32_t steps = NumSteps(V::kLanes, padded);
+  for (uint32_t i = 0; i < steps; ++i) {
+    const uint32_t at = StepAt(i, V::kLanes, padded);
+    const auto levels = V::ToFloats(V::AddInt(V::LoadBytes(row + at), V::SetInt(-kBias)));
+    DecodeLevels<V>(levels, scale, zero, dst + at);
+  }
+}
+
+/// A 4-bit row has 16 different elements: they are decoded once and then looked up.
 template <class V, TokenCodec kCodec>
-[[gnu::always_inline]] inline void DecodeStep(const uint8_t* row, uint32_t at, typename V::F scale, typename V::F zero,
-                                              uint16_t* dst) {
-  constexpr int kBits = kBitsOf<kCodec>;
-  constexpr int32_t kBias = codec::HasZero(kCodec) ? 0 : quant::SymmetricBias(kBits);
-  typename V::I code;
-  if constexpr (kBits == 8) {
-    code = V::LoadBytes(row + at);
-  } else {
-    code = V::LoadNibbles(row + at / 2);
+void DecodeNibbles(const uint8_t* row, uint32_t padded, typename V::F scale, typename V::F zero, uint16_t* dst) {
+  constexpr int kBias = codec::HasZero(kCodec) ? 0 : quant::SymmetricBias(4);
+  constexpr uint32_t kNumCodes = 16;
+  alignas(64) uint16_t elements[kNumCodes];
+  alignas(64) float levels[kNumCodes];
+  for (uint32_t code = 0; code < kNumCodes; ++code) {
+    levels[code] = static_cast<float>(static_cast<int>(code) - kBias);
   }
-  if constexpr (kBias != 0) {
-    code = V::AddInt(code, V::SetInt(-kBias));
+  for (uint32_t code = 0; code < kNumCodes; code += V::kLanes) {
+    DecodeLevels<V>(V::Load(levels + code), scale, zero, elements + code);
   }
-  const auto value = V::Add(V::Mul(scale, V::ToFloats(code)), zero);
-  V::StoreHalf(dst + at, V::Max(V::Min(value, V::Set(kHalfMax)), V::Set(-kHalfMax)));
+  const auto table = V::LoadTable(elements);
+  constexpr uint32_t kStep = 32;
+  const uint32_t steps = NumSteps(kStep, padded);
+  for (uint32_t i = 0; i < steps; ++i) {
+    const uint32_t at = StepAt(i, kStep, padded);
+    V::LookUpNibbles(row + at / 2, table, dst + at);
+  }
 }
 
 template <class V, TokenCodec kCodec>
@@ -210,7 +232,6 @@ void DecodeRows(uint32_t head_dim, RowsIn rows, size_t num_tokens, Half* dst, si
   const size_t row_bytes = RowBytes<kCodec>(head_dim);
   // A ragged 4-bit row is decoded with its padding nibbles, beside the destination.
   const uint32_t padded = kBitsOf<kCodec> == 8 ? head_dim : (head_dim + 7) / 8 * 8;
-  const uint32_t steps = NumSteps(V::kLanes, padded);
   alignas(64) uint16_t copy[codec::kMaxHeadDim];
   for (size_t t = 0; t < num_tokens; ++t) {
     const uint8_t* row = rows.codes + t * row_bytes;
@@ -220,8 +241,10 @@ void DecodeRows(uint32_t head_dim, RowsIn rows, size_t num_tokens, Half* dst, si
     if constexpr (codec::HasZero(kCodec)) {
       zero = V::SetHalf(rows.zeros[t].bits);
     }
-    for (uint32_t i = 0; i < steps; ++i) {
-      DecodeStep<V, kCodec>(row, StepAt(i, V::kLanes, padded), scale, zero, out);
+    if constexpr (kBitsOf<kCodec> == 8) {
+      DecodeBytes<V>(row, padded, scale, zero, out);
+    } else {
+      DecodeNibbles<V, kCodec>(row, padded, scale, zero, out);
     }
     for (uint32_t c = 0; padded != head_dim && c < head_dim; ++c) {
       dst[t * dst_stride + c].bits = copy[c];
