@@ -70,6 +70,22 @@ std::vector<AttentionArm> ArmsOf(const std::vector<AttentionLayers>& layers, con
   return arms;
 }
 
+std::vector<Turn> TurnsOf(const std::vector<AttentionArm>& arms, AttendJob& job, ReadProbe& probe) {
+  std::vector<Turn> turns;
+  turns.reserve(arms.size() + 1);
+  for (const AttentionArm& arm : arms) {
+    turns.push_back({arm.name(), [&job, arm](uint32_t round) {
+                       arm.layers->Attend(job, arm.context, round);
+                       return OkStatus();
+                     }});
+  }
+  turns.push_back({"read", [&probe](uint32_t round) {
+                     probe.Read(round);
+                     return OkStatus();
+                   }});
+  return turns;
+}
+
 /// Ratio to fp16 at the same context; none where fp16 is not among the arms.
 ReportColumn OverFp16(const std::vector<AttentionArm>& arms, const std::vector<ArmReport>& reports) {
   ReportColumn column{"over_fp16", "x fp16", 2, {}};
@@ -131,17 +147,7 @@ Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
                          MakeLayers(precisions, flags, isa, job, &account, &pool, console));
   KVANT_ASSIGN_OR_RETURN(ReadProbe probe, ReadProbe::Allocate(flags.format_bytes(), &pool));
   const std::vector<AttentionArm> arms = ArmsOf(layers, flags.contexts);
-  std::vector<Turn> turns;
-  for (const AttentionArm& arm : arms) {
-    turns.push_back({arm.name(), [&job, arm](uint32_t round) {
-                       arm.layers->Attend(job, arm.context, round);
-                       return OkStatus();
-                     }});
-  }
-  turns.push_back({"read", [&probe](uint32_t round) {
-                     probe.Read(round);
-                     return OkStatus();
-                   }});
+  const std::vector<Turn> turns = TurnsOf(arms, job, probe);
   const Rounds rounds = flags.memory.quick ? Rounds{2, 12, 10} : Rounds{4, 40};
   KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));
   const BenchReport report = ReportOf(arms, seconds, probe.bytes_per_call(), flags);

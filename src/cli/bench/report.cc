@@ -2,16 +2,16 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "cli/format.h"
 
 namespace kvant::cli {
 
 ArmReport ReportArm(const std::string& name, const std::string& unit, double work, uint64_t bytes,
                     const std::vector<double>& seconds) {
-  std::vector<double> rates;
-  for (const double taken : seconds) {
-    rates.push_back(work / taken);
-  }
+  std::vector<double> rates(seconds.size());
+  std::transform(seconds.begin(), seconds.end(), rates.begin(), [work](double taken) { return work / taken; });
   const Summary rate = Summarize(std::move(rates));
   return {name, rate, unit, bytes, static_cast<double>(bytes) * rate.median / work / 1e9};
 }
