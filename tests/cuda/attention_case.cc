@@ -70,6 +70,7 @@ class Builder {
       const codec::WidthMap& map = case_.spec.maps[head % case_.spec.maps.size()];
       layouts_.push_back(PairDeviceLayout::Make(Format(), map).value());
       case_.maps.push_back(layouts_.back().DeviceMap());
+      case_.half_three_one = case_.half_three_one && layouts_.back().IsHalfThreeOne();
       case_.max_key_columns = std::max(case_.max_key_columns, layouts_.back().key_columns);
     }
     if (!case_.spec.equalized) {

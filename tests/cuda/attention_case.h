@@ -59,6 +59,7 @@ struct AttentionCase {
   std::vector<float> expected;  ///< the same shape, computed in double from the dequantized cache
   float softmax_scale = 0.0F;
   uint32_t max_key_columns = 0;
+  bool half_three_one = true;  ///< all maps are
 };
 
 AttentionCase MakeCase(const CaseSpec& spec);

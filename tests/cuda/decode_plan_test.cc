@@ -68,7 +68,8 @@ void Replay(const DecodePlan& plan, const Batch& batch) {
     ASSERT_EQ(item, DecodeRun::kNone) << "warp " << warp << " ends inside an item";
   }
   for (uint32_t block = 0; block < plan.grid.num_blocks; ++block) {
-    for (uint32_t g = plan.block_groups[block]; g < plan.block_groups[block + 1]; ++g) {
+    const uint32_t end = plan.blocks[block].groups + plan.blocks[block].num_groups;
+    for (uint32_t g = plan.blocks[block].groups; g < end; ++g) {
       const DecodeGroup& group = plan.groups[g];
       for (uint32_t w = 0; w < plan.grid.warps_per_block; ++w) {
         if ((group.warps >> w & 1U) == 0) continue;

@@ -26,6 +26,7 @@ inline kernels::cuda::DecodeRequest RequestOf(const AttentionCase& c) {
   request.pair_pages = !c.maps.empty();
   request.value_bits = c.spec.value_bits;
   request.max_key_columns = c.max_key_columns;
+  request.half_three_one = c.half_three_one;
   request.soft_cap = c.spec.soft_cap != 0.0F;
   return request;
 }

@@ -17,9 +17,7 @@ struct VisibleTokens {
 inline constexpr float kMostBeforeRaise = 256.0F;
 
 /// Soft cap in log2 units: cap · tanh(x / cap), to fp32 accuracy (tanh.approx has 11 bits, too few for a logit).
-template <bool kSoftCap>
 KVANT_DEVICE float CapLogit(float x, float cap) {
-  if constexpr (!kSoftCap) return x;
   const float e = Exp2(x / cap * 2.8853900817779268F);
   return cap - 2.0F * cap / (e + 1.0F);
 }
@@ -40,25 +38,26 @@ KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
     __syncwarp();  // keeps the compiler from moving the loads of all codes out of this loop, into registers it lacks
     float s[kTiles][4];
     tiles.template Scores<kTiles>(s, query, lane);
-    const auto logit = [&](int t, int j) {
+    // The logit minus `shift`, which costs nothing where it can be taken off the addend.
+    const auto logit = [&](int t, int j, const float (&shift)[2]) {
       const uint32_t token = lane.row + (j < 2 ? 0 : 8);
-      float addend = offset[j % 2];
-      if constexpr (requires { tiles.KeyZero(t, token); }) {
-        if constexpr (Tiles::kHasZero) addend = fmaf(tiles.KeyZero(t, token), query.total[j % 2], addend);
-      }
-      return CapLogit<kSoftCap>(fmaf(s[t][j], tiles.Factor(t, token), addend), soft_cap);
+      float addend = kSoftCap ? offset[j % 2] : offset[j % 2] - shift[j % 2];
+      if constexpr (Tiles::kHasKeyZero) addend = fmaf(tiles.KeyZero(t, token), query.total[j % 2], addend);
+      const float x = fmaf(s[t][j], tiles.Factor(t, token), addend);
+      return kSoftCap ? CapLogit(x, soft_cap) - shift[j % 2] : x;
     };
     const auto is_visible = [&](int t, int j) {
       const int token = 16 * t + static_cast<int>(lane.row) + (j < 2 ? 0 : 8);
       return !kMasked || (token >= visible.begin && token < visible.end);
     };
     if (look_for_reference) {
+      constexpr float kNoShift[2] = {0.0F, 0.0F};
       float most[2] = {state.reference[0], state.reference[1]};
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          if (is_visible(t, j)) most[j % 2] = fmaxf(most[j % 2], logit(t, j));
+          if (is_visible(t, j)) most[j % 2] = fmaxf(most[j % 2], logit(t, j, kNoShift));
         }
       }
       state.Raise(ReduceMaxOverRows(most[0]), ReduceMaxOverRows(most[1]));
@@ -70,7 +69,7 @@ KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
       float e[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        e[j] = is_visible(t, j) ? Exp2(logit(t, j) - state.reference[j % 2]) : 0.0F;
+        e[j] = is_visible(t, j) ? Exp2(logit(t, j, state.reference)) : 0.0F;
       }
       const uint32_t p0 = Transpose8x8(PackHalf2(e[0], e[1]));
       const uint32_t p1 = Transpose8x8(PackHalf2(e[2], e[3]));

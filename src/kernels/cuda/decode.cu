@@ -17,8 +17,9 @@ constexpr float kLog2E = 1.4426950408889634F;
 
 const std::vector<DecodeVariant>& Variants() {
   static const std::vector<DecodeVariant> variants = {
-      TokenVariant64(),       TokenVariant128(),      TokenVariant256(),           PairVariant64Value2(),
-      PairVariant64Value4(),  PairVariant128Value2(), PairVariant128Value2Short(), PairVariant128Value4(),
+      TokenVariant64(),      TokenVariant128(),           TokenVariant256(),
+      PairVariant64Value2(), PairVariant64Value4(),       PairVariant128HalfThreeOneValue2(),
+      PairVariant128Value2(), PairVariant128Value2Short(), PairVariant128Value4(),
       PairVariant256Value2(), PairVariant256Value4()};
   return variants;
 }
@@ -73,7 +74,8 @@ Result<DeviceFacts> FactsOfDevice() {
 
 bool Serves(const DecodeVariant& variant, const DecodeRequest& request) {
   return variant.head_dim == request.shape.head_dim && variant.pair_pages == request.pair_pages &&
-         variant.soft_cap == request.soft_cap && (!request.pair_pages || variant.value_bits == request.value_bits);
+         variant.soft_cap == request.soft_cap && (!variant.half_three_one || request.half_three_one) &&
+         (!request.pair_pages || variant.value_bits == request.value_bits);
 }
 
 Status Unsupported(const DecodeRequest& request) {
@@ -106,7 +108,12 @@ Status CheckPools(const DecodePlan& plan, const DecodeLaunch& launch) {
 
 DecodeParams ParamsOf(const DecodeKernel& kernel, const DecodePlan& plan, const DecodeLaunch& launch) {
   DecodeParams params;
-  params.plan = static_cast<const std::byte*>(launch.plan);
+  const auto* bytes = static_cast<const std::byte*>(launch.plan);
+  const DecodePlan::Offsets at = plan.DeviceOffsets();
+  params.runs = reinterpret_cast<const DecodeRun*>(bytes + at.runs);
+  params.blocks = reinterpret_cast<const DecodeBlock*>(bytes + at.blocks);
+  params.groups = reinterpret_cast<const DecodeGroup*>(bytes + at.groups);
+  params.items = reinterpret_cast<const DecodeItem*>(bytes + at.items);
   params.q = launch.q;
   params.out = launch.out;
   params.page_table = launch.page_table;
@@ -159,7 +166,7 @@ Result<DecodeKernel> SelectDecode(const DecodeRequest& request) {
 }
 
 DecodeWorkspace WorkspaceOf(const DecodePlan& plan) {
-  return {size_t{plan.num_slots} * (64 + size_t{32} * plan.shape.head_dim), (plan.items.size() * 4 + 127) / 128 * 128};
+  return {(plan.items.size() * 4 + 127) / 128 * 128, size_t{plan.num_slots} * (64 + size_t{32} * plan.shape.head_dim)};
 }
 
 Status ClearWorkspace(const DecodePlan& plan, void* workspace, Stream stream) {

@@ -2,28 +2,32 @@
 
 #include "kernels/cuda/attend_tiles.cuh"
 #include "kernels/cuda/merge.cuh"
+#include "kernels/cuda/query.cuh"
 
 namespace kvant::kernels::cuda {
 
 /// What a kernel is compiled for. Stages are as large as the launch says: maps differ.
-template <int kHeadDim_, int kWarps_, bool kSoftCap_>
+template <int kHeadDim_, int kWarps_, bool kSoftCap_, class QueryRow>
 struct DecodeConfig {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kWarps = kWarps_;
   static constexpr bool kSoftCap = kSoftCap_;
   static constexpr int kStages = 2;
   static constexpr int kSteps = kHeadDim / 16;
-  // Shared memory: the warps' own blocks, ones, barriers, rings. A ring also holds a partial at the end.
-  static constexpr uint32_t kOnes = kWarps * (kSteps * sizeof(PairDeviceMap::Step) + 112);
-  static constexpr uint32_t kBarriers = kOnes + 64;
+  using Rows = BlockRows<kHeadDim, kWarps * 32, QueryRow>;
+  // Shared memory: the warps' own, ones, block end, query rows, barriers, rings. A ring also holds a partial at the end.
+  static constexpr uint32_t kOnes = kWarps * (112 + kSteps * sizeof(PairDeviceMap::Step));
+  static constexpr uint32_t kBlockEnd = kOnes + 64;
+  static constexpr uint32_t kRows = kBlockEnd + sizeof(BlockEnd<kWarps>);
+  static constexpr uint32_t kBarriers = kRows + sizeof(Rows);
   static constexpr uint32_t kRings = (kBarriers + kWarps * kStages * 8 + 127) / 128 * 128;
   static constexpr uint32_t kLeastStage = (8 * (kHeadDim + 4) * 4 + 64 + kStages - 1) / kStages;
 };
 
 template <class Tiles>
 struct IsPair : std::false_type {};
-template <int kHeadDim, int kValueBits, int kUnit, class Kind>
-struct IsPair<PairTiles<kHeadDim, kValueBits, kUnit, Kind>> : std::true_type {};
+template <int kHeadDim, int kValueBits, int kUnit, PairSteps kKind>
+struct IsPair<PairTiles<kHeadDim, kValueBits, kUnit, kKind>> : std::true_type {};
 
 template <class Tiles>
 constexpr DecodeFormat FormatOf() {
@@ -55,26 +59,36 @@ struct alignas(16) WarpMemory {
     uint32_t log2_tiles;
     uint32_t tile_bytes;
     uint32_t tail;  ///< pair pages: offset of the scales in the record, else 0
-    uint32_t unit_tiles;
+    uint32_t unit_tiles;  ///< a power of two
     uint32_t unused;
   } load;
-  alignas(16) PairDeviceMap::Step steps[kSteps];
+  alignas(16) PairDeviceMap::Step steps[kSteps];  ///< the table of the run's map
 };
 static_assert(sizeof(WarpMemory<8>) == 112 + 8 * sizeof(PairDeviceMap::Step));
 
 KVANT_DEVICE const DecodeRun& RunOfPlan(const DecodeParams& params, uint32_t index) {
-  return reinterpret_cast<const DecodeRun*>(params.plan + sizeof(DecodePlanHeader))[index];
+  return params.runs[index];
 }
 KVANT_DEVICE const PairDeviceMap& MapOf(const DecodeParams& params, const DecodeRun& run) {
   return params.maps[run.map * params.num_kv_heads + run.kv_head];
 }
 
+/// Bytes of a tile where they do not depend on the map, else 0.
+template <class Tiles>
+constexpr uint32_t FixedTileBytes() {
+  if constexpr (!IsPair<Tiles>::value) {
+    return Tiles::kTileBytes;
+  } else {
+    return Tiles::kFixedTileBytes;
+  }
+}
+
 template <class Tiles>
 KVANT_DEVICE uint32_t TileBytes(const DecodeParams& params, const DecodeRun& run) {
-  if constexpr (IsPair<Tiles>::value) {
-    return __ldg(&MapOf(params, run).block_bytes) / 2;
+  if constexpr (FixedTileBytes<Tiles>() != 0) {
+    return FixedTileBytes<Tiles>();
   } else {
-    return Tiles::kTileBytes;
+    return __ldg(&MapOf(params, run).block_bytes) / 2;
   }
 }
 
@@ -84,8 +98,7 @@ class Loader {
  public:
   using Memory = WarpMemory<Config::kSteps>;
 
-  KVANT_DEVICE Loader(const DecodeParams& params, uint32_t memory, uint32_t ring, uint32_t barriers, uint32_t first_run,
-                      Lane lane)
+  KVANT_DEVICE Loader(const DecodeParams& params, uint32_t memory, uint32_t ring, uint32_t barriers, Lane lane)
       : params_(params), memory_(memory), ring_(ring), barriers_(barriers), lane_(lane) {
 #if __CUDA_ARCH__ >= 900
     if (lane.id == 0) {
@@ -93,7 +106,7 @@ class Loader {
       BarrierInitFence();
     }
 #endif
-    if (lane.id == 0) Enter(first_run);
+    if (lane.id == 0) Enter(Shared<Memory>(memory).run);
     __syncwarp();
   }
 
@@ -152,7 +165,7 @@ class Loader {
 #endif
     const uint32_t tile = Load().tile;
     const uint32_t in_page = tile & ((1U << Load().log2_tiles) - 1U);
-    const uint32_t count = min(Load().unit_tiles - tile % Load().unit_tiles, Load().left);
+    const uint32_t count = min(Load().unit_tiles - (tile & (Load().unit_tiles - 1U)), Load().left);
     const std::byte* record = Load().base + page * Load().page_bytes;
     return {record, record + in_page * Load().tile_bytes, count * Load().tile_bytes, count};
   }
@@ -163,12 +176,11 @@ class Loader {
     if (Load().left != 0) {
       LoadPageId();
     } else if (Load().next_run != DecodeRun::kNone) {
-      Enter(Load().next_run);
+      Enter(RunOfPlan(params_, Load().next_run));
     }
   }
 
-  KVANT_DEVICE void Enter(uint32_t index) {
-    const DecodeRun& run = RunOfPlan(params_, index);
+  KVANT_DEVICE void Enter(const DecodeRun& run) {
     Load().tile = run.first_tile;
     Load().left = run.num_tiles;
     Load().next_run = run.next;
@@ -184,7 +196,7 @@ class Loader {
       Load().tile_bytes = TileBytes<T>(params_, run);
       Load().unit_tiles = T::kUnitTiles;
       Load().tail = 0;
-      if constexpr (IsPair<T>::value) Load().tail = __ldg(&MapOf(params_, run).tail);
+      if constexpr (IsPair<T>::value) Load().tail = Load().tile_bytes * (kPairPageTokens / kTileTokens);
     });
     LoadPageId();
   }
@@ -209,55 +221,6 @@ class Loader {
   Lane lane_;
   uint32_t page_ = 0;  // of the next load; lane 0
 };
-
-/// Channel of query element (step, quad, element): element 0, 1 at 2·quad, 2, 3 eight further.
-template <class Tiles>
-KVANT_DEVICE uint32_t ChannelOf(const PairDeviceMap* map, int step, uint32_t quad, int element) {
-  const uint32_t position = 16 * step + 2 * quad + element % 2 + (element / 2) * 8;
-  return IsPair<Tiles>::value ? map->order[position] : position;
-}
-
-/// Load and round the queries of a run, permuted and scaled as its keys are stored.
-template <class Tiles, int kHeadDim>
-KVANT_DEVICE QueryFragments<kHeadDim> LoadQuery(const DecodeParams& params, const DecodeRun& run, Lane lane) {
-  QueryFragments<kHeadDim> query;
-  const bool exists = lane.row < run.num_q_heads;
-  const float* row =
-      params.q + (static_cast<size_t>(run.sequence) * params.num_q_heads + run.first_q_head + lane.row) * kHeadDim;
-  const PairDeviceMap* map =
-      IsPair<Tiles>::value ? &MapOf(params, run) : nullptr;
-  const uint16_t* equalization = nullptr;
-  if (!IsPair<Tiles>::value && params.equalization != nullptr && run.map != DecodeRun::kNone) {
-    equalization = params.equalization + (static_cast<size_t>(run.map) * params.num_kv_heads + run.kv_head) * 2 * kHeadDim;
-  }
-  float shared = 0.0F;
-#pragma unroll
-  for (int i = 0; i < kHeadDim / 16; ++i) {
-    float x[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t channel = ChannelOf<Tiles>(map, i, lane.quad, j);
-      x[j] = exists ? __ldg(row + channel) * params.q_scale : 0.0F;
-      if (equalization != nullptr) {
-        shared = fmaf(x[j], __half2float(__ushort_as_half(__ldg(equalization + channel))), shared);
-        x[j] *= __half2float(__ushort_as_half(__ldg(equalization + kHeadDim + channel)));
-      }
-    }
-    query.q[i][0] = PackHalf2(x[0], x[1]);
-    query.q[i][1] = PackHalf2(x[2], x[3]);
-  }
-  shared += __shfl_xor_sync(~0U, shared, 1);
-  shared += __shfl_xor_sync(~0U, shared, 2);
-  query.offset[0] = __shfl_sync(~0U, shared, 8 * lane.quad);
-  query.offset[1] = __shfl_sync(~0U, shared, 8 * lane.quad + 4);
-  float total[4] = {};
-  constexpr uint32_t kOne = 0x3C003C00U;
-#pragma unroll
-  for (int i = 0; i < kHeadDim / 16; ++i) Mma(total, kOne, kOne, kOne, kOne, query.q[i][0], query.q[i][1]);
-  query.total[0] = total[0];
-  query.total[1] = total[1];
-  return query;
-}
 
 /// From true output units to the sums of a format, and back when its run ends.
 template <class Tiles, int kHeadDim>
@@ -296,11 +259,14 @@ struct RunWorker {
   KVANT_DEVICE typename LoaderType::Memory& Memory() const { return Shared<typename LoaderType::Memory>(memory_at); }
   KVANT_DEVICE const DecodeRun& ThisRun() const { return Memory().run; }
 
-  KVANT_DEVICE void Run(SoftmaxState<kHeadDim>& state, LoaderType& loader, int& stage, uint32_t& parity) {
-    const QueryFragments<kHeadDim> query = LoadQuery<Tiles, kHeadDim>(params, ThisRun(), lane);
+  KVANT_DEVICE void Run(const QueryOrder<kHeadDim>& order, SoftmaxState<kHeadDim>& state, LoaderType& loader, int& stage,
+                        uint32_t& parity) {
     const uint32_t tile_bytes = TileBytes<Tiles>(params, ThisRun());
-    if constexpr (IsPair<Tiles>::value) LoadSteps();
-    EnterUnits<Tiles>(state);
+    const QueryFragments<kHeadDim> query = Query(order);
+    if constexpr (IsPair<Tiles>::value) {
+      if constexpr (Tiles::kNeedsSteps) LoadSteps();
+    }
+    if (ThisRun().begins_item == 0) EnterUnits<Tiles>(state);
     uint32_t tile = ThisRun().first_tile;
     const uint32_t end = tile + ThisRun().num_tiles;
     while (tile < end) {
@@ -318,6 +284,47 @@ struct RunWorker {
   }
 
  private:
+  KVANT_DEVICE QueryFragments<kHeadDim> Query(const QueryOrder<kHeadDim>& order) const {
+    const DecodeRun& run = ThisRun();
+    const DecodeBlock& block = params.blocks[blockIdx.x];
+    const int set = run.item == __ldg(&block.item[0]) ? 0 : run.item == __ldg(&block.item[1]) ? 1 : -1;
+    QueryFragments<kHeadDim> query;
+    query.offset[0] = query.offset[1] = 0.0F;
+    if (set >= 0) {
+      FillFrom(query, Shared<typename Config::Rows>(Config::kRows).q[set][lane.row], order);
+    } else {
+      FillFrom(query, GlobalRow(params, run, kHeadDim, lane), order);
+    }
+    if constexpr (!IsPair<Tiles>::value) {
+      if constexpr (!Tiles::kIsHalf) TotalQuery(query);
+    }
+    return query;
+  }
+
+  template <class RowType>
+  KVANT_DEVICE void FillFrom(QueryFragments<kHeadDim>& query, const RowType& row, const QueryOrder<kHeadDim>& order) const {
+    const auto bits = [](auto x) {
+      if constexpr (std::is_same_v<decltype(x), float>) {
+        return HalfBits(x);
+      } else {
+        return static_cast<uint32_t>(__half_as_ushort(x));
+      }
+    };
+    if constexpr (IsPair<Tiles>::value) {
+      FillQuery(query, [&](int step, int element) { return bits(row[order.Channel(step, element)]); });
+    } else {
+      const DecodeRun& run = ThisRun();
+      if constexpr (!Tiles::kIsHalf) {
+        if (params.equalization != nullptr && run.map != DecodeRun::kNone) {
+          const size_t map = static_cast<size_t>(run.map) * params.num_kv_heads + run.kv_head;
+          FillEqualized(query, row, params.equalization + map * 2 * kHeadDim, lane);
+          return;
+        }
+      }
+      FillQuery(query, [&](int step, int element) { return bits(row[PlainChannel(step, element, lane)]); });
+    }
+  }
+
   KVANT_DEVICE void LoadSteps() {
     const auto* src = reinterpret_cast<const uint4*>(MapOf(params, ThisRun()).steps);
     __syncwarp();
@@ -374,36 +381,53 @@ __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __g
   const uint32_t ring = Config::kRings + warp * ring_bytes;
   const uint32_t memory = warp * sizeof(typename LoaderType::Memory);
   uint32_t index = blockIdx.x * Config::kWarps + warp;
+  DecodeRun& run = Shared<typename LoaderType::Memory>(memory).run;
+  const auto load_run = [&] {
+    __syncwarp();
+    if (lane.id < sizeof(DecodeRun) / 16) {
+      reinterpret_cast<uint4*>(&run)[lane.id] = __ldg(reinterpret_cast<const uint4*>(params.runs + index) + lane.id);
+    }
+    __syncwarp();
+  };
+  load_run();
   LoaderType loader(params, memory, SharedAddress(g_shared + ring),
-                    SharedAddress(g_shared + Config::kBarriers) + warp * Config::kStages * 8, index, lane);
+                    SharedAddress(g_shared + Config::kBarriers) + warp * Config::kStages * 8, lane);
+  // Queries and their order are asked for before the first pages, behind which they would wait.
+  QueryOrder<Config::kHeadDim> order = {};
+  const auto load_order = [&] {
+    if constexpr ((IsPair<Tiles>::value || ...)) {
+      if (run.format == DecodeFormat::kPair) order.Load(MapOf(params, run), lane);
+    }
+  };
+  load_order();
+  const auto fetched = Config::Rows::Fetch(params);
   for (int i = 0; i < Config::kStages; ++i) loader.Issue(i);
   if (threadIdx.x < 16) Shared<uint32_t>(Config::kOnes + 4 * threadIdx.x) = 0x3C003C00U;
+  BlockEnd<Config::kWarps>& block_end = Shared<BlockEnd<Config::kWarps>>(Config::kBlockEnd);
+  block_end.Load(params);
+  Shared<typename Config::Rows>(Config::kRows).Store(fetched, params.q_scale);
   __syncthreads();
 
-  DecodeRun& run = Shared<typename LoaderType::Memory>(memory).run;
   SoftmaxState<Config::kHeadDim> state;
   int stage = 0;
   uint32_t parity = 0;
-  while (index != DecodeRun::kNone) {
-    __syncwarp();
-    if (lane.id < 3) {
-      reinterpret_cast<uint4*>(&run)[lane.id] = __ldg(reinterpret_cast<const uint4*>(&RunOfPlan(params, index)) + lane.id);
-    }
-    __syncwarp();
-    if (run.num_tiles == 0) break;
+  while (run.num_tiles != 0) {
     if (run.begins_item != 0) state.Reset();
     // Values of some formats are stored rotated: the sums are turned into the run's basis and back.
     const bool rotated = (params.rotated >> static_cast<int>(run.format) & 1U) != 0;
     if (rotated && run.begins_item == 0) state.Hadamard();
     ForFormat<Tiles...>(run.format, [&](auto* tiles) {
       using T = std::remove_pointer_t<decltype(tiles)>;
-      RunWorker<Config, T, LoaderType>{params, ring, memory, Config::kOnes, lane}.Run(state, loader, stage, parity);
+      RunWorker<Config, T, LoaderType>{params, ring, memory, Config::kOnes, lane}.Run(order, state, loader, stage, parity);
     });
     if (rotated) state.Hadamard();
     FinishRun<Config::kHeadDim>(params, run, state, ring, lane);
     index = run.next;
+    if (index == DecodeRun::kNone) break;
+    load_run();
+    load_order();
   }
-  MergeGroups<Config::kHeadDim, Config::kWarps>(params, Config::kRings, ring_bytes);
+  MergeGroups<Config::kHeadDim, Config::kWarps>(params, block_end, Config::kRings, ring_bytes);
 }
 
 }  // namespace kvant::kernels::cuda

@@ -18,7 +18,11 @@ struct PoolParams {
 
 /// Everything a decode launch reads; passed by value.
 struct DecodeParams {
-  const std::byte* plan = nullptr;
+  // The plan's vectors.
+  const DecodeRun* runs = nullptr;
+  const DecodeBlock* blocks = nullptr;
+  const DecodeGroup* groups = nullptr;
+  const DecodeItem* items = nullptr;
   const float* q = nullptr;
   float* out = nullptr;
   const uint32_t* page_table = nullptr;

@@ -184,7 +184,7 @@ class Planner {
 
   // A part is shared through its block if the warp does nothing after it; only the last pass knows that.
   void CloseGroups() {
-    plan_.block_groups.assign(plan_.grid.num_blocks + 1, 0);
+    plan_.blocks.assign(plan_.grid.num_blocks, {});
     for (size_t i = 0; i < parts_.size();) {
       size_t j = i + 1;
       const uint32_t block = parts_[i].warp / plan_.grid.warps_per_block;
@@ -197,9 +197,12 @@ class Planner {
       ClosePart(i, j, block);
       i = j;
     }
-    for (uint32_t block = 0; block < plan_.grid.num_blocks; ++block) {
-      plan_.block_groups[block + 1] += plan_.block_groups[block];
+    uint32_t first_group = 0;
+    for (DecodeBlock& block : plan_.blocks) {
+      block.groups = first_group;
+      first_group += block.num_groups;
     }
+    ListBlockItems();
     for (DecodeItem& item : plan_.items) {
       item.first_slot = plan_.num_slots;
       plan_.num_slots += item.num_slots;
@@ -219,6 +222,23 @@ class Planner {
     }
   }
 
+  void ListBlockItems() {
+    for (uint32_t warp = 0; warp < plan_.grid.num_warps(); ++warp) {
+      DecodeBlock& block = plan_.blocks[warp / plan_.grid.warps_per_block];
+      for (uint32_t i = warp; i != DecodeRun::kNone && plan_.runs[i].num_tiles > 0; i = plan_.runs[i].next) {
+        const DecodeRun& run = plan_.runs[i];
+        for (uint32_t k = 0; k < 2 && block.item[k] != run.item; ++k) {
+          if (block.item[k] == DecodeRun::kNone) {
+            block.item[k] = run.item;
+            block.q_row[k] = run.sequence * plan_.shape.num_q_heads() + run.first_q_head;
+            block.num_q_heads[k] = run.num_q_heads;
+            break;
+          }
+        }
+      }
+    }
+  }
+
   void ClosePart(size_t begin, size_t end, uint32_t block) {
     const uint32_t item = parts_[begin].item;
     const uint32_t slot = plan_.items[item].num_slots++;
@@ -233,7 +253,7 @@ class Planner {
       warps |= 1U << parts_[i].warp % plan_.grid.warps_per_block;
     }
     plan_.groups.push_back({item, slot, warps, 0});
-    ++plan_.block_groups[block + 1];
+    ++plan_.blocks[block].num_groups;
   }
 
   struct Part {
@@ -287,27 +307,26 @@ Result<DecodePlan> PlanDecode(const DecodeShape& shape, std::span<const DecodeSe
   return plan;
 }
 
-size_t DecodePlan::DeviceBytes() const {
-  return sizeof(DecodePlanHeader) + Rounded(runs.size() * sizeof(DecodeRun)) +
-         Rounded(block_groups.size() * sizeof(uint32_t)) + groups.size() * sizeof(DecodeGroup) +
-         items.size() * sizeof(DecodeItem);
+DecodePlan::Offsets DecodePlan::DeviceOffsets() const {
+  Offsets at;
+  at.blocks = at.runs + Rounded(runs.size() * sizeof(DecodeRun));
+  at.groups = at.blocks + Rounded(blocks.size() * sizeof(DecodeBlock));
+  at.items = at.groups + Rounded(groups.size() * sizeof(DecodeGroup));
+  at.end = at.items + Rounded(items.size() * sizeof(DecodeItem));
+  return at;
 }
 
 void DecodePlan::CopyTo(std::span<std::byte> bytes) const {
-  size_t at = sizeof(DecodePlanHeader);
-  const auto append = [&](const void* data, size_t size) {
-    std::memcpy(bytes.data() + at, data, size);
-    const auto offset = static_cast<uint32_t>(at);
-    at += Rounded(size);
-    return offset;
+  const Offsets at = DeviceOffsets();
+  const auto copy = [&](size_t offset, const auto& vector) {
+    if (!vector.empty()) {
+      std::memcpy(bytes.data() + offset, vector.data(), vector.size() * sizeof(vector[0]));
+    }
   };
-  append(runs.data(), runs.size() * sizeof(DecodeRun));
-  DecodePlanHeader header;
-  header.block_groups = append(block_groups.data(), block_groups.size() * sizeof(uint32_t));
-  header.groups = append(groups.data(), groups.size() * sizeof(DecodeGroup));
-  header.items = append(items.data(), items.size() * sizeof(DecodeItem));
-  header.num_slots = num_slots;
-  std::memcpy(bytes.data(), &header, sizeof header);
+  copy(at.runs, runs);
+  copy(at.blocks, blocks);
+  copy(at.groups, groups);
+  copy(at.items, items);
 }
 
 }  // namespace kvant::kernels::cuda

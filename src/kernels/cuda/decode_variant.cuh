@@ -26,15 +26,17 @@ DecodeVariant MakeVariant(uint32_t value_bits, uint32_t pair_unit_tiles) {
 template <int kHeadDim, int kWarps, bool kSoftCap>
 DecodeVariant MakeTokenVariant() {
   using codec::TokenCodec;
-  return MakeVariant<DecodeConfig<kHeadDim, kWarps, kSoftCap>, TokenTiles<TokenCodec::kFp16, kHeadDim>,
+  return MakeVariant<DecodeConfig<kHeadDim, kWarps, kSoftCap, float>, TokenTiles<TokenCodec::kFp16, kHeadDim>,
                      TokenTiles<TokenCodec::kInt8, kHeadDim>, TokenTiles<TokenCodec::kInt4, kHeadDim>,
                      TokenTiles<TokenCodec::kInt4Affine, kHeadDim>>(0, 0);
 }
 
-template <int kHeadDim, int kWarps, bool kSoftCap, int kValueBits, int kUnitTiles>
+template <int kHeadDim, int kWarps, bool kSoftCap, int kValueBits, int kUnitTiles, PairSteps kKind = PairSteps::kAny>
 DecodeVariant MakePairVariant() {
-  return MakeVariant<DecodeConfig<kHeadDim, kWarps, kSoftCap>, TokenTiles<codec::TokenCodec::kFp16, kHeadDim>,
-                     PairTiles<kHeadDim, kValueBits, kUnitTiles, AnySteps<kHeadDim>>>(kValueBits, kUnitTiles);
+  DecodeVariant variant = MakeVariant<DecodeConfig<kHeadDim, kWarps, kSoftCap, __half>, TokenTiles<codec::TokenCodec::kFp16, kHeadDim>,
+                     PairTiles<kHeadDim, kValueBits, kUnitTiles, kKind>>(kValueBits, kUnitTiles);
+  variant.half_three_one = kKind == PairSteps::kHalfThreeOne;
+  return variant;
 }
 
 }  // namespace kvant::kernels::cuda

@@ -14,6 +14,7 @@ struct DecodeVariant {
   bool pair_pages = false;
   uint32_t value_bits = 0;
   uint32_t pair_unit_tiles = 0;  ///< tiles of one load of a pair page
+  bool half_three_one = false;    ///< only for PN-Mix 3/1 at 50 %
   bool soft_cap = false;
   uint32_t warps = 0;
   uint32_t fixed_shared = 0;  ///< bytes before the rings
@@ -28,6 +29,7 @@ DecodeVariant TokenVariant128();
 DecodeVariant TokenVariant256();
 DecodeVariant PairVariant64Value2();
 DecodeVariant PairVariant64Value4();
+DecodeVariant PairVariant128HalfThreeOneValue2();
 DecodeVariant PairVariant128Value2();
 DecodeVariant PairVariant128Value2Short();
 DecodeVariant PairVariant128Value4();

@@ -181,6 +181,15 @@ Result<PairDeviceLayout> PairDeviceLayout::Make(const codec::PairFormat& format,
   return layout;
 }
 
+bool PairDeviceLayout::IsHalfThreeOne() const {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].width != (i < steps.size() / 2 ? 3U : 1U)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 size_t PairDeviceLayout::value_block_bytes() const {
   size_t bytes = 0;
   ForEachValuePlane(format, [&](uint32_t bits, uint32_t, size_t) {
@@ -191,7 +200,10 @@ size_t PairDeviceLayout::value_block_bytes() const {
 
 PairDeviceMap PairDeviceLayout::DeviceMap() const {
   PairDeviceMap map;
-  std::copy(order.begin(), order.end(), map.order);
+  for (uint32_t position = 0; position < order.size(); ++position) {
+    const FragmentPlace place = PlaceInFragment(0, position % 16);
+    map.order[place.lane][position / 16] |= order[position] << 8 * (place.half + 2 * place.block);
+  }
   for (size_t i = 0; i < steps.size(); ++i) {
     const PairStep& step = steps[i];
     PairDeviceMap::Step& out = map.steps[i];

@@ -34,7 +34,7 @@ KVANT_DEVICE void WriteFragments(const SoftmaxState<kHeadDim>& state, float scal
   }
 }
 
-/// Four channels a lane of one head, accumulated over parts that arrive in any order of references.
+/// One head over the parts of an item or group: four channels a lane and vector.
 template <int kHeadDim>
 struct HeadMerge {
   static constexpr int kVectors = (kHeadDim + 127) / 128;
@@ -46,59 +46,74 @@ struct HeadMerge {
 #pragma unroll
     for (auto& o : out) o = make_float4(0, 0, 0, 0);
   }
-  KVANT_DEVICE void Add(const float4 (&part)[kVectors], float part_reference, float part_sum) {
-    const float next = fmaxf(reference, part_reference);
-    const float mine = Exp2(reference - next);
-    const float theirs = Exp2(part_reference - next);
+
+  /// Up to 32 parts: every lane weighs one, then all add them up; no part waits for another.
+  /// stats(i) is reference and sum of part i, load(i, v) the v-th four of its channels.
+  template <class StatsOf, class LoadOf>
+  KVANT_DEVICE void Add(uint32_t count, uint32_t lane, StatsOf stats, LoadOf load) {
+    float2 mine = make_float2(-1e30F, 0.0F);
+    if (lane < count) mine = stats(lane);
+    const float next = fmaxf(reference, WarpMax(mine.x));
+    const float weight = Exp2(mine.x - next);
+    const float before = Exp2(reference - next);
+    sum = sum * before + WarpSum(weight * mine.y);
     reference = next;
-    sum = sum * mine + part_sum * theirs;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      out[i].x = out[i].x * mine + part[i].x * theirs;
-      out[i].y = out[i].y * mine + part[i].y * theirs;
-      out[i].z = out[i].z * mine + part[i].z * theirs;
-      out[i].w = out[i].w * mine + part[i].w * theirs;
+    for (auto& o : out) o = make_float4(o.x * before, o.y * before, o.z * before, o.w * before);
+#pragma unroll 4
+    for (uint32_t k = 0; k < count; ++k) {
+      const float w = __shfl_sync(~0U, weight, k);
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        const float4 x = load(k, min(i * 32 + lane, kHeadDim / 4U - 1));
+        out[i].x = fmaf(w, x.x, out[i].x);
+        out[i].y = fmaf(w, x.y, out[i].y);
+        out[i].z = fmaf(w, x.z, out[i].z);
+        out[i].w = fmaf(w, x.w, out[i].w);
+      }
     }
   }
-  KVANT_DEVICE bool Holds(int vector, uint32_t lane) const { return (vector * 32 + lane) * 4 < kHeadDim; }
+
   KVANT_DEVICE void Write(float* row, float scale, uint32_t lane) const {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (!Holds(i, lane)) continue;
+      if ((i * 32 + lane) * 4 >= kHeadDim) continue;
       reinterpret_cast<float4*>(row)[i * 32 + lane] =
           make_float4(out[i].x * scale, out[i].y * scale, out[i].z * scale, out[i].w * scale);
     }
   }
+
+ private:
+  static KVANT_DEVICE float WarpMax(float x) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(~0U, x, distance));
+    return x;
+  }
+  static KVANT_DEVICE float WarpSum(float x) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(~0U, x, distance);
+    return x;
+  }
 };
 
-/// One head of an item from its slots in global memory, eight parts in flight.
+/// One head of an item from its slots in global memory.
 template <int kHeadDim>
 KVANT_DEVICE void MergeSlots(const DecodeParams& params, const DecodeItem& item, uint32_t head, uint32_t lane) {
   HeadMerge<kHeadDim> merge;
-  constexpr int kVectors = HeadMerge<kHeadDim>::kVectors;
-  constexpr uint32_t kAhead = 8;
-  for (uint32_t first = 0; first < item.num_slots; first += kAhead) {
-    float4 part[kAhead][kVectors];
-    float2 stats[kAhead];
-#pragma unroll
-    for (uint32_t k = 0; k < kAhead; ++k) {
-      const uint32_t slot = item.first_slot + min(first + k, item.num_slots - 1);
-      const auto* row = reinterpret_cast<const float4*>(params.partial_out + (size_t{slot} * 8 + head) * kHeadDim);
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) part[k][i] = __ldcg(row + min(i * 32 + lane, kHeadDim / 4U - 1));
-      stats[k] = __ldcg(reinterpret_cast<const float2*>(params.partial_stats) + size_t{slot} * 8 + head);
-    }
-#pragma unroll
-    for (uint32_t k = 0; k < kAhead; ++k) {
-      if (first + k < item.num_slots) merge.Add(part[k], stats[k].x, stats[k].y);
-    }
+  for (uint32_t first = 0; first < item.num_slots; first += 32) {
+    const size_t slot = item.first_slot + first;
+    merge.Add(
+        min(item.num_slots - first, 32U), lane,
+        [&](uint32_t i) { return __ldcg(reinterpret_cast<const float2*>(params.partial_stats) + (slot + i) * 8 + head); },
+        [&](uint32_t i, uint32_t v) {  // past the first level cache: other blocks wrote it
+          return __ldcg(reinterpret_cast<const float4*>(params.partial_out + ((slot + i) * 8 + head) * kHeadDim) + v);
+        });
   }
   merge.Write(OutputRow(params, item.sequence, item.first_q_head + head, kHeadDim), 1.0F / merge.sum, lane);
 }
 
 KVANT_DEVICE DecodeItem LoadItem(const DecodeParams& params, uint32_t index) {
-  const auto* header = reinterpret_cast<const DecodePlanHeader*>(params.plan);
-  const uint4 bits = __ldg(reinterpret_cast<const uint4*>(params.plan + header->items) + index);
+  const uint4 bits = __ldg(reinterpret_cast<const uint4*>(params.items + index));
   DecodeItem item;
   *reinterpret_cast<uint4*>(&item) = bits;
   return item;
@@ -153,33 +168,50 @@ KVANT_DEVICE void FinishRun(const DecodeParams& params, const DecodeRun& run, So
   }
 }
 
+/// What a block merges at its end, fetched at its beginning: then nobody waits for it.
+template <int kWarps>
+struct alignas(16) BlockEnd {
+  DecodeGroup groups[kWarps];
+  DecodeItem items[kWarps];
+  uint32_t count;
+  uint32_t is_last;
+  uint32_t unused[2];
+
+  KVANT_DEVICE void Load(const DecodeParams& params) {
+    const DecodeBlock& block = params.blocks[blockIdx.x];
+    if (threadIdx.x == 0) count = block.num_groups;
+    if (threadIdx.x < block.num_groups) {
+      groups[threadIdx.x] = params.groups[block.groups + threadIdx.x];
+      items[threadIdx.x] = LoadItem(params, groups[threadIdx.x].item);
+    }
+  }
+};
+
 /// The end of a block: its warps' last parts, group by group; then the item's slots, if this was the last of them.
 template <int kHeadDim, int kWarps>
-KVANT_DEVICE void MergeGroups(const DecodeParams& params, uint32_t rings, uint32_t ring_bytes) {
-  __shared__ bool is_last;
+KVANT_DEVICE void MergeGroups(const DecodeParams& params, BlockEnd<kWarps>& block_end, uint32_t rings,
+                              uint32_t ring_bytes) {
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t lane = threadIdx.x % 32;
-  const auto* header = reinterpret_cast<const DecodePlanHeader*>(params.plan);
-  const auto* borders = reinterpret_cast<const uint32_t*>(params.plan + header->block_groups);
-  const auto* groups = reinterpret_cast<const DecodeGroup*>(params.plan + header->groups);
-  const uint32_t begin = __ldg(borders + blockIdx.x);
-  const uint32_t end = __ldg(borders + blockIdx.x + 1);
   __syncthreads();
-  for (uint32_t g = begin; g < end; ++g) {
-    const DecodeGroup group = groups[g];
-    const DecodeItem item = LoadItem(params, group.item);
+  for (uint32_t g = 0; g < block_end.count; ++g) {
+    const DecodeGroup group = block_end.groups[g];
+    const DecodeItem item = block_end.items[g];
     for (uint32_t head = warp; head < item.num_q_heads; head += kWarps) {
       HeadMerge<kHeadDim> merge;
-      for (uint32_t warps = group.warps; warps != 0; warps &= warps - 1) {
-        const uint32_t w = __ffs(warps) - 1;
-        const SharedPart<kHeadDim> part{rings + w * ring_bytes};
-        float4 values[HeadMerge<kHeadDim>::kVectors];
-#pragma unroll
-        for (int i = 0; i < HeadMerge<kHeadDim>::kVectors; ++i) {
-          values[i] = reinterpret_cast<const float4*>(part.Row(head))[min(i * 32 + lane, kHeadDim / 4U - 1)];
-        }
-        merge.Add(values, part.Stats(head)[0], part.Stats(head)[1]);
-      }
+      // Lane i knows the warp of the group's i-th part.
+      const uint32_t parts = __popc(group.warps);
+      const uint32_t warp_of_part = lane < parts ? __fns(group.warps, 0, static_cast<int>(lane) + 1) : 0;
+      merge.Add(
+          parts, lane,
+          [&](uint32_t) {
+            const SharedPart<kHeadDim> part{rings + warp_of_part * ring_bytes};
+            return *reinterpret_cast<const float2*>(part.Stats(head));
+          },
+          [&](uint32_t i, uint32_t v) {
+            const SharedPart<kHeadDim> part{rings + __shfl_sync(~0U, warp_of_part, i) * ring_bytes};
+            return reinterpret_cast<const float4*>(part.Row(head))[v];
+          });
       if (group.slot == DecodeRun::kNone) {
         merge.Write(OutputRow(params, item.sequence, item.first_q_head + head, kHeadDim), 1.0F / merge.sum, lane);
         continue;
@@ -192,11 +224,10 @@ KVANT_DEVICE void MergeGroups(const DecodeParams& params, uint32_t rings, uint32
       }
     }
     if (group.slot == DecodeRun::kNone) continue;
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) is_last = ArriveLast(params, group.item, item.num_slots);
+    if (threadIdx.x == 0) block_end.is_last = ArriveLast(params, group.item, item.num_slots) ? 1 : 0;
     __syncthreads();
-    if (is_last) {
+    if (block_end.is_last != 0) {
       __threadfence();
       for (uint32_t head = warp; head < item.num_q_heads; head += kWarps) MergeSlots<kHeadDim>(params, item, head, lane);
     }

@@ -4,33 +4,29 @@
 
 namespace kvant::kernels::cuda {
 
-/// The map of PN-Mix 3/1 at 50 %, known at compile time: in either column two steps of three bits, then two of one.
-template <int kHeadDim>
-struct HalfThreeOneSteps {
-  static constexpr bool kStatic = true;
-  static constexpr int kSteps = kHeadDim / 16;
-  static constexpr uint32_t kColumns = kHeadDim / 64;
-  static constexpr uint32_t kBlockKeyBytes = 2 * kColumns * 256;
-};
-
-/// Any map: the steps come from a table in shared memory.
-template <int kHeadDim>
-struct AnySteps {
-  static constexpr bool kStatic = false;
+/// How the key steps of a page are laid out.
+enum class PairSteps {
+  kAny,           ///< from the map's table in shared memory
+  kHalfThreeOne,  ///< PN-Mix 3/1 at 50 %: in every column two steps of three bits, then two of one
 };
 
 /// Tokens in a pair page. `tiles` is the first loaded block, `tail` the scales, `steps` the map's table.
-template <int kHeadDim, int kValueBits, int kUnitTiles_, class StepsKind>
+template <int kHeadDim, int kValueBits, int kUnitTiles_, PairSteps kKind>
 struct PairTiles {
   static_assert(kValueBits == 2 || kValueBits == 4);
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kUnitTiles = kUnitTiles_;
   static constexpr int kMaskedTiles = 2;
   static constexpr bool kScalesValues = true;
-  static constexpr bool kHasZero = true;
+  static constexpr bool kHasKeyZero = false;  ///< key zeros are a page's, not a token's
   static constexpr float kZeroUnit = 1.0F;
   static constexpr float kKeyUnit = 524288.0F;  // 2^19: codes are c · 2^(bit - 24), q carries 2^(5 - bit)
+  static constexpr bool kNeedsSteps = kKind == PairSteps::kAny;
   static constexpr uint32_t kValueBlockBytes = 512 * ValueGroupsOfPlane(kHeadDim, kValueBits);
+
+  /// Where the map fixes them: two tiles share a block, a column is 256 bytes a tile.
+  static constexpr uint32_t kFixedTileBytes =
+      kKind == PairSteps::kHalfThreeOne ? kSteps / 4 * 256 + kValueBlockBytes / 2 : 0;
 
   uint32_t tiles;  ///< offsets in shared memory
   uint32_t tail;
@@ -63,11 +59,50 @@ struct PairTiles {
     for (int t = 0; t < kTiles; ++t) {
       for (int j = 0; j < 4; ++j) s[t][j] = 0.0F;
     }
+    if constexpr (kKind == PairSteps::kHalfThreeOne) {
 #pragma unroll
-    for (int i = 0; i < kSteps; i += 2) {
-      const uint4 scale = Load16(tail + (i / 2 * 4 + lane.quad) * 16);
-      Step<kTiles>(s, steps + i * sizeof(PairDeviceMap::Step), query.q[i], scale.x, scale.y, lane);
-      Step<kTiles>(s, steps + (i + 1) * sizeof(PairDeviceMap::Step), query.q[i + 1], scale.z, scale.w, lane);
+      for (int column = 0; column < kSteps / 4; ++column) HalfThreeOneColumn<kTiles>(s, column, query, lane);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSteps; i += 2) {
+        const uint4 scale = Load16(tail + (i / 2 * 4 + lane.quad) * 16);
+        Step<kTiles>(s, steps + i * sizeof(PairDeviceMap::Step), query.q[i], scale.x, scale.y, lane);
+        Step<kTiles>(s, steps + (i + 1) * sizeof(PairDeviceMap::Step), query.q[i + 1], scale.z, scale.w, lane);
+      }
+    }
+  }
+
+  /// Four steps of one column: three bits at 0 and 3, at 6 and 9; one bit at 12 and 13, at 14 and 15.
+  template <int kTiles>
+  KVANT_DEVICE void HalfThreeOneColumn(float (&s)[kTiles][4], int column, const QueryFragments<kHeadDim>& query,
+                                       Lane lane) const {
+    uint2 w[kTiles];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) w[t] = Load8(KeyTile(t, column * 256 + lane.id * 8));
+    const int wide = 2 * column;
+    const int narrow = kSteps / 2 + 2 * column;
+    const uint4 wide_scale = Load16(tail + (wide / 2 * 4 + lane.quad) * 16);
+    const uint4 narrow_scale = Load16(tail + (narrow / 2 * 4 + lane.quad) * 16);
+    FixedStep<kTiles, 3, 0>(s, w, query.q[wide], wide_scale.x, wide_scale.y);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) w[t] = make_uint2(w[t].x >> 6, w[t].y >> 6);
+    FixedStep<kTiles, 3, 0>(s, w, query.q[wide + 1], wide_scale.z, wide_scale.w);
+    FixedStep<kTiles, 1, 6>(s, w, query.q[narrow], narrow_scale.x, narrow_scale.y);
+    FixedStep<kTiles, 1, 8>(s, w, query.q[narrow + 1], narrow_scale.z, narrow_scale.w);
+  }
+
+  static KVANT_DEVICE constexpr uint32_t WeightOfBit(int bit) { return ((5U - bit + 15U) << 10) * 0x10001U; }
+
+  template <int kTiles, int kWidth, int kBit>
+  static KVANT_DEVICE void FixedStep(float (&s)[kTiles][4], const uint2 (&w)[kTiles], const uint32_t (&q)[2],
+                                     uint32_t scale0, uint32_t scale1) {
+    constexpr uint32_t kMask0 = ((1U << kWidth) - 1U) * 0x10001U << kBit;
+    constexpr uint32_t kMask1 = kMask0 << kWidth;
+    const uint32_t b0 = Bits(__hmul2(__hmul2(AsHalf2(q[0]), AsHalf2(scale0)), AsHalf2(WeightOfBit(kBit))));
+    const uint32_t b1 = Bits(__hmul2(__hmul2(AsHalf2(q[1]), AsHalf2(scale1)), AsHalf2(WeightOfBit(kBit + kWidth))));
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      Mma(s[t], w[t].x & kMask0, w[t].y & kMask0, w[t].x & kMask1, w[t].y & kMask1, b0, b1);
     }
   }
 

@@ -12,6 +12,7 @@ struct TokenTiles {
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr bool kIsHalf = kCodec == codec::TokenCodec::kFp16;
   static constexpr bool kHasZero = codec::HasZero(kCodec);
+  static constexpr bool kHasKeyZero = kHasZero;  ///< a key zero a token
   static constexpr int kUnitTiles = kIsHalf ? 1 : kCodec == codec::TokenCodec::kInt8 ? 2 : 4;
   static constexpr int kMaskedTiles = 1;
   static constexpr uint32_t kTileBytes = TokenTileBytes(kCodec, kHeadDim);
@@ -34,7 +35,7 @@ struct TokenTiles {
     constexpr int kSums = kTiles == 1 ? 2 : 1;
     float sum[kTiles][kSums][4] = {};
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
+    for (int t = 0; t < kTiles && kBias != 0.0F; ++t) {
       sum[t][0][0] = sum[t][0][2] = -kBias * query.total[0] / kCodeUnit;
       sum[t][0][1] = sum[t][0][3] = -kBias * query.total[1] / kCodeUnit;
     }

@@ -19,6 +19,7 @@ struct DecodeRequest {
   bool pair_pages = false;       ///< fp16 and pair segments; otherwise the token tiers
   uint32_t value_bits = 2;       ///< of the pair pages: 2 or 4
   uint32_t max_key_columns = 0;  ///< largest PairDeviceLayout::key_columns of all layers and heads
+  bool half_three_one = false;   ///< every map is PairDeviceLayout::IsHalfThreeOne: there is a faster kernel
   bool soft_cap = false;
 };
 
@@ -36,9 +37,9 @@ Result<DecodeKernel> SelectDecode(const DecodeRequest& request);
 
 /// Scratch memory of a launch: zeroed once before its first use (ClearWorkspace), then left clean by every launch.
 struct DecodeWorkspace {
-  size_t partial_bytes = 0;
   size_t counter_bytes = 0;
-  size_t total_bytes() const { return partial_bytes + counter_bytes; }
+  size_t partial_bytes = 0;
+  size_t total_bytes() const { return counter_bytes + partial_bytes; }
 };
 DecodeWorkspace WorkspaceOf(const DecodePlan& plan);
 
@@ -55,7 +56,7 @@ struct PagePool {
 /// Requires what is stored in slots beyond a segment's tokens is finite (pools are zeroed when allocated)
 struct DecodeLaunch {
   const void* plan = nullptr;  ///< DecodePlan::CopyTo's bytes
-  void* workspace = nullptr;   ///< counters first, then partials
+  void* workspace = nullptr;   ///< WorkspaceOf(plan).total_bytes()
   const float* q = nullptr;    ///< [sequence][q head][head_dim]
   float* out = nullptr;        ///< the same shape
   const uint32_t* page_table = nullptr;

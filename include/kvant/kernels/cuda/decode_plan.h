@@ -103,26 +103,36 @@ struct DecodeItem {
 };
 static_assert(sizeof(DecodeItem) == 16);
 
+/// The first two items a block works on: their queries wait in its shared memory.
+struct DecodeBlock {
+  uint32_t item[2] = {DecodeRun::kNone, DecodeRun::kNone};
+  uint32_t q_row[2] = {0, 0};  ///< sequence · num_q_heads + first_q_head
+  uint32_t num_q_heads[2] = {0, 0};
+  uint32_t groups = 0;  ///< index of its first group
+  uint32_t num_groups = 0;
+};
+static_assert(sizeof(DecodeBlock) == 32);
+
 struct DecodePlan {
   DecodeShape shape;
   DecodeGrid grid;
   std::vector<DecodeRun> runs;
-  std::vector<uint32_t> block_groups;  ///< [num_blocks + 1]: the groups of block b
+  std::vector<DecodeBlock> blocks;  ///< [num_blocks]
   std::vector<DecodeGroup> groups;
   std::vector<DecodeItem> items;
   uint32_t num_slots = 0;
 
-  /// The plan as one buffer for the GPU: header, then the vectors above, each at a multiple of 16 bytes.
-  size_t DeviceBytes() const;
+  /// The plan as one buffer for the GPU: the vectors above, each at a multiple of 16 bytes.
+  struct Offsets {
+    size_t runs = 0;
+    size_t blocks = 0;
+    size_t groups = 0;
+    size_t items = 0;
+    size_t end = 0;
+  };
+  Offsets DeviceOffsets() const;
+  size_t DeviceBytes() const { return DeviceOffsets().end; }
   void CopyTo(std::span<std::byte> bytes) const;  ///< Requires bytes.size() >= DeviceBytes()
-};
-
-/// Offsets of the vectors in the buffer; its first bytes.
-struct DecodePlanHeader {
-  uint32_t block_groups = 0;
-  uint32_t groups = 0;
-  uint32_t items = 0;
-  uint32_t num_slots = 0;
 };
 
 /// Cut the work of all (sequence, KV head, query group) items into one contiguous share a warp, of equal cost.

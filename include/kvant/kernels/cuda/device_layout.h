@@ -99,7 +99,9 @@ struct alignas(16) PairDeviceMap {
     uint32_t weight[2] = {0, 0};
     uint32_t unused[2] = {0, 0};
   };
-  uint8_t order[256] = {};  ///< kernel position -> channel
+  /// Channels of the four elements a lane holds of a step: byte j of order[quad][step] is the channel of position
+  /// 16·step + 2·quad + j % 2 + 8·(j / 2).
+  uint32_t order[4][kMaxSteps] = {};
   Step steps[kMaxSteps];
   uint32_t key_columns = 0;
   uint32_t block_bytes = 0;
@@ -117,6 +119,8 @@ struct PairDeviceLayout {
   /// Errors  kInvalidArgument: pages of other than 128 tokens; kModelUnsupported: head_dim not 64, 128, 256
   static Result<PairDeviceLayout> Make(const codec::PairFormat& format, const codec::WidthMap& map);
 
+  /// PN-Mix's 3/1 bits at 50 %: two steps of three bits and two of one in every column.
+  bool IsHalfThreeOne() const;
   size_t key_tile_bytes() const { return size_t{key_columns} * 256; }
   size_t value_block_bytes() const;
   size_t block_bytes() const { return 2 * key_tile_bytes() + value_block_bytes(); }
