@@ -259,10 +259,13 @@ struct RunWorker {
   KVANT_DEVICE typename LoaderType::Memory& Memory() const { return Shared<typename LoaderType::Memory>(memory_at); }
   KVANT_DEVICE const DecodeRun& ThisRun() const { return Memory().run; }
 
-  KVANT_DEVICE void Run(const QueryOrder<kHeadDim>& order, SoftmaxState<kHeadDim>& state, LoaderType& loader, int& stage,
-                        uint32_t& parity) {
+  KVANT_DEVICE void Run(const QueryOrder<kHeadDim>& order, SoftmaxState<kHeadDim>& state, LoaderType& loader, int& primed,
+                        int& stage, uint32_t& parity) {
     const uint32_t tile_bytes = TileBytes<Tiles>(params, ThisRun());
     const QueryFragments<kHeadDim> query = Query(order);
+    // At the beginning of a kernel only one stage is asked for: what else it needs then, its own instructions first of
+    // all, would wait behind the data.
+    for (; primed < Config::kStages; ++primed) loader.Issue(primed);
     if constexpr (IsPair<Tiles>::value) {
       if constexpr (Tiles::kNeedsSteps) LoadSteps();
     }
@@ -401,7 +404,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __g
   };
   load_order();
   const auto fetched = Config::Rows::Fetch(params);
-  for (int i = 0; i < Config::kStages; ++i) loader.Issue(i);
+  loader.Issue(0);
   if (threadIdx.x < 16) Shared<uint32_t>(Config::kOnes + 4 * threadIdx.x) = 0x3C003C00U;
   BlockEnd<Config::kWarps>& block_end = Shared<BlockEnd<Config::kWarps>>(Config::kBlockEnd);
   block_end.Load(params);
@@ -409,6 +412,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __g
   __syncthreads();
 
   SoftmaxState<Config::kHeadDim> state;
+  int primed = 1;
   int stage = 0;
   uint32_t parity = 0;
   while (run.num_tiles != 0) {
@@ -418,7 +422,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __g
     if (rotated && run.begins_item == 0) state.Hadamard();
     ForFormat<Tiles...>(run.format, [&](auto* tiles) {
       using T = std::remove_pointer_t<decltype(tiles)>;
-      RunWorker<Config, T, LoaderType>{params, ring, memory, Config::kOnes, lane}.Run(order, state, loader, stage, parity);
+      RunWorker<Config, T, LoaderType>{params, ring, memory, Config::kOnes, lane}.Run(order, state, loader, primed, stage, parity);
     });
     if (rotated) state.Hadamard();
     FinishRun<Config::kHeadDim>(params, run, state, ring, lane);

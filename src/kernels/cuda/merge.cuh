@@ -47,7 +47,7 @@ struct HeadMerge {
     for (auto& o : out) o = make_float4(0, 0, 0, 0);
   }
 
-  /// Up to 32 parts: every lane weighs one, then all add them up; no part waits for another.
+  /// Up to 32 parts: every lane weighs one, then all add them up, eight loads in flight.
   /// stats(i) is reference and sum of part i, load(i, v) the v-th four of its channels.
   template <class StatsOf, class LoadOf>
   KVANT_DEVICE void Add(uint32_t count, uint32_t lane, StatsOf stats, LoadOf load) {
@@ -60,16 +60,27 @@ struct HeadMerge {
     reference = next;
 #pragma unroll
     for (auto& o : out) o = make_float4(o.x * before, o.y * before, o.z * before, o.w * before);
-#pragma unroll 4
-    for (uint32_t k = 0; k < count; ++k) {
-      const float w = __shfl_sync(~0U, weight, k);
+    constexpr uint32_t kAhead = 8;
+#pragma unroll 1
+    for (uint32_t first = 0; first < count; first += kAhead) {
+      float4 part[kAhead][kVectors];
 #pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        const float4 x = load(k, min(i * 32 + lane, kHeadDim / 4U - 1));
-        out[i].x = fmaf(w, x.x, out[i].x);
-        out[i].y = fmaf(w, x.y, out[i].y);
-        out[i].z = fmaf(w, x.z, out[i].z);
-        out[i].w = fmaf(w, x.w, out[i].w);
+      for (uint32_t k = 0; k < kAhead; ++k) {
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          part[k][i] = load(min(first + k, count - 1), min(i * 32 + lane, kHeadDim / 4U - 1));
+        }
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < kAhead; ++k) {
+        const float w = first + k < count ? __shfl_sync(~0U, weight, (first + k) % 32) : 0.0F;
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          out[i].x = fmaf(w, part[k][i].x, out[i].x);
+          out[i].y = fmaf(w, part[k][i].y, out[i].y);
+          out[i].z = fmaf(w, part[k][i].z, out[i].z);
+          out[i].w = fmaf(w, part[k][i].w, out[i].w);
+        }
       }
     }
   }
