@@ -10,7 +10,7 @@
 namespace kvant::cli {
 namespace {
 
-constexpr size_t kWarmUpTokens = 128;
+constexpr size_t kWarmUpTokens = 32;
 
 // Quantized weights meet activations that libllama and we round in different orders; a fault is far beyond this.
 constexpr double kExactDivergence = 0.05;
