@@ -41,6 +41,7 @@ Status DecodeRun::Prefill(Console& console) {
     KVANT_RETURN_IF_ERROR(arm->Prefill(prompt.first(std::min(prompt.size(), kWarmUpTokens))));
   }
   KVANT_RETURN_IF_ERROR(CheckPromptTime());
+  KVANT_RETURN_IF_ERROR(arms_[0]->Prefill(prompt));
   std::vector<Turn> turns;
   for (size_t i = 1; i < arms_.size(); ++i) {
     turns.push_back({arms_[i]->name(), [arm = arms_[i], prompt](uint32_t) { return arm->Prefill(prompt); }});
