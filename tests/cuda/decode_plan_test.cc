@@ -114,13 +114,13 @@ TEST(DecodePlan, EveryVisibleTileOnceWhateverTheBatch) {
   for (int round = 0; round < 200; ++round) {
     Batch batch;
     uint32_t pages = 0;
-    const uint32_t sequences = 1 + random() % (round % 5 == 0 ? 100 : 4);
+    const auto sequences = static_cast<uint32_t>(1 + random() % (round % 5 == 0 ? 100 : 4));
     const uint32_t longest = round % 3 == 0 ? 20000 : 700;
     for (uint32_t s = 0; s < sequences; ++s) {
       std::vector<DecodeSegment> segments;
       for (uint32_t i = 0; i < 1 + random() % 3; ++i) {
         const auto format = static_cast<DecodeFormat>(random() % kNumDecodeFormats);
-        uint32_t tokens = 1 + random() % longest;
+        auto tokens = static_cast<uint32_t>(1 + random() % longest);
         if (format == DecodeFormat::kPair) tokens = (tokens + 127) / 128 * 128;
         segments.push_back({format, tokens, random() % 4 == 0 ? static_cast<uint32_t>(random() % tokens) : 0, pages, 0});
         pages += (tokens + 15) / 16;
