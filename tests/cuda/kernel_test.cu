@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "decode_runner.h"
+#include "pack_cases.h"
 
 namespace kvant::cuda_test {
 namespace {
@@ -191,6 +192,9 @@ int main(int argc, char** argv) {
   PairPages();
   RaggedBatches();
   SharpAndWindowed();
+  const CaseCount pack = RunPackCases(g_filter);
+  g_cases += pack.cases;
+  g_failures += pack.failures;
   std::printf("%d cases, %d failed, worst error %.2e\n", g_cases, g_failures, g_worst);
   return g_failures == 0 ? 0 : 1;
 }

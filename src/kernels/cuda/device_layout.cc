@@ -173,6 +173,9 @@ Result<PairDeviceLayout> PairDeviceLayout::Make(const codec::PairFormat& format,
   PairDeviceLayout layout;
   layout.format = format;
   layout.order = codec::ChannelOrder(map);
+  for (uint32_t channel = 0; channel < format.head_dim; ++channel) {
+    layout.widths.push_back(static_cast<uint8_t>(map.WidthOf(channel)));
+  }
   std::vector<uint32_t> widths;
   for (uint32_t step = 0; step < format.head_dim / 16; ++step) {
     widths.push_back(map.WidthOf(layout.order[size_t{step} * 16]));
@@ -200,6 +203,7 @@ size_t PairDeviceLayout::value_block_bytes() const {
 
 PairDeviceMap PairDeviceLayout::DeviceMap() const {
   PairDeviceMap map;
+  std::copy(widths.begin(), widths.end(), map.width);
   for (uint32_t position = 0; position < order.size(); ++position) {
     const FragmentPlace place = PlaceInFragment(0, position % 16);
     map.order[place.lane][position / 16] |= order[position] << 8 * (place.half + 2 * place.block);
@@ -208,6 +212,8 @@ PairDeviceMap PairDeviceLayout::DeviceMap() const {
     const PairStep& step = steps[i];
     PairDeviceMap::Step& out = map.steps[i];
     out.offset = step.column * 256;
+    out.position = step.position;
+    out.width = step.width;
     out.shift = step.position + 2 * step.width <= 10 ? 0 : 6;
     for (uint32_t block = 0; block < 2; ++block) {
       const uint32_t bit = step.position + block * step.width - out.shift;

@@ -97,11 +97,13 @@ struct alignas(16) PairDeviceMap {
     uint32_t shift = 0;
     uint32_t mask[2] = {0, 0};
     uint32_t weight[2] = {0, 0};
-    uint32_t unused[2] = {0, 0};
+    uint32_t position = 0;  ///< what packing needs: PairStep::position and width
+    uint32_t width = 0;
   };
   /// Channels of the four elements a lane holds of a step: byte j of order[quad][step] is the channel of position
   /// 16·step + 2·quad + j % 2 + 8·(j / 2).
   uint32_t order[4][kMaxSteps] = {};
+  uint8_t width[256] = {};  ///< channel -> bits of its codes, which may be fewer than its field has
   Step steps[kMaxSteps];
   uint32_t key_columns = 0;
   uint32_t block_bytes = 0;
@@ -113,6 +115,7 @@ struct alignas(16) PairDeviceMap {
 struct PairDeviceLayout {
   codec::PairFormat format;
   std::vector<uint32_t> order;
+  std::vector<uint8_t> widths;  ///< [channel]
   std::vector<PairStep> steps;
   uint32_t key_columns = 0;
 

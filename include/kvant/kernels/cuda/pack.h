@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvant/base/status.h"
+#include "kvant/codec/pair_page.h"
+#include "kvant/codec/token_codec.h"
+#include "kvant/kernels/cuda/device_layout.h"
+#include "kvant/kernels/cuda/stream.h"
+
+/// Making codes on the GPU: the same bytes as the scalar references of codec/.
+namespace kvant::kernels::cuda {
+
+/// Rows of one token and KV head each, structure of arrays in GPU memory (codec::TokenRows).
+struct DeviceRows {
+  uint8_t* codes = nullptr;    ///< [num_rows, RowCodeBytes], 16-byte aligned
+  uint16_t* scales = nullptr;  ///< [num_rows] fp16
+  uint16_t* zeros = nullptr;   ///< [num_rows] fp16; kInt4Affine
+};
+
+/// codec::EncodeRowsRef and DecodeRowsRef, byte for byte.
+///
+/// Shapes   rows [num_rows, head_dim] fp16, 16-byte aligned, consecutive
+/// Requires finite rows
+/// Errors   kModelUnsupported: head_dim not 64, 128 or 256; kInvalidArgument: kFp16, which is a copy
+Status EncodeRows(codec::TokenCodec codec, uint32_t head_dim, const void* rows, size_t num_rows, DeviceRows out,
+                  Stream stream);
+Status DecodeRows(codec::TokenCodec codec, uint32_t head_dim, DeviceRows in, size_t num_rows, void* rows, Stream stream);
+
+/// 128 tokens of all KV heads of one layer that become one page each.
+struct PairPackJob {
+  uint64_t first_row = 0;  ///< of the source: row t of KV head h begins at element ((first_row + t) · heads + h) · head_dim
+  uint32_t page = 0;       ///< where in the pool
+  uint32_t map = 0;        ///< which width map, as in DecodeSegment
+};
+
+struct PairPack {
+  codec::PairFormat format;
+  uint32_t num_kv_heads = 0;
+  uint32_t num_jobs = 0;
+  const PairPackJob* jobs = nullptr;  ///< [num_jobs]
+  const void* keys = nullptr;         ///< fp16, 16-byte aligned
+  const void* values = nullptr;
+  const PairDeviceMap* maps = nullptr;  ///< [map][kv_head]
+  void* pool = nullptr;                 ///< records as in PagePool
+  size_t page_bytes = 0;
+  size_t record_bytes = 0;
+};
+
+/// codec::EncodePairPageRef into records of the device layout, code for code; many pages a launch, so that a residual
+/// is flushed for all sequences (and, with one pool base and maps for all layers, all layers) at once.
+///
+/// Requires finite input; one value group (format.value_group == head_dim), 2 or 4 value bits
+/// Errors   kModelUnsupported, kInvalidArgument name what is not supported
+Status PackPairPages(const PairPack& pack, Stream stream);
+
+}  // namespace kvant::kernels::cuda

@@ -1,0 +1,126 @@
+#include "pack_cases.h"
+
+#include <random>
+#include <string>
+
+#include "attention_case.h"
+#include "device_memory.h"
+#include "kvant/kernels/cuda/pack.h"
+
+namespace kvant::cuda_test {
+namespace {
+
+using codec::TokenCodec;
+using kernels::cuda::PairDeviceLayout;
+
+CaseCount g_count;
+const char* g_filter = "";
+
+bool Wanted(const std::string& name) { return name.find(g_filter) != std::string::npos; }
+
+void Report(const std::string& name, bool ok) {
+  ++g_count.cases;
+  if (!ok) ++g_count.failures;
+  std::printf("%s %s\n", ok ? "ok  " : "FAIL", name.c_str());
+}
+
+std::vector<Half> RandomHalves(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<Half> halves(count);
+  for (size_t i = 0; i < count; ++i) {
+    // Some rows constant, some tiny, some large: the corners of the quantizers.
+    const float spread = i / 64 % 11 == 3 ? 0.0F : i / 64 % 11 == 5 ? 1e-6F : i / 64 % 11 == 7 ? 900.0F : 1.0F;
+    halves[i] = ToHalf(spread * normal(random) + (i % 64 == 9 ? 4.0F : 0.1F));
+  }
+  return halves;
+}
+
+void RowsOf(TokenCodec codec, uint32_t d, size_t rows) {
+  const std::string name = std::string(codec::TokenCodecName(codec)) + " rows d=" + std::to_string(d) +
+                           " n=" + std::to_string(rows);
+  if (!Wanted(name)) return;
+  const std::vector<Half> src = RandomHalves(rows * d, d + static_cast<uint32_t>(rows));
+  std::vector<uint8_t> codes(rows * codec::RowCodeBytes(codec, d));
+  std::vector<Half> scales(rows);
+  std::vector<Half> zeros(codec::HasZero(codec) ? rows : 0);
+  codec::EncodeRowsRef(codec, d, src.data(), d, rows, {codes, scales, zeros});
+  std::vector<Half> decoded(src.size());
+  codec::DecodeRowsRef(codec, d, {codes, scales, zeros}, rows, decoded.data(), d);
+
+  const DeviceBuffer device_src(src);
+  const DeviceBuffer device_codes(codes.size());
+  const DeviceBuffer device_scales(rows * 2);
+  const DeviceBuffer device_zeros(rows * 2);
+  const DeviceBuffer device_decoded(src.size() * 2);
+  const kernels::cuda::DeviceRows out{device_codes.data<uint8_t>(), device_scales.data<uint16_t>(),
+                                      device_zeros.data<uint16_t>()};
+  bool ok = kernels::cuda::EncodeRows(codec, d, device_src.data(), rows, out, {}).ok() &&
+            kernels::cuda::DecodeRows(codec, d, out, rows, device_decoded.data(), {}).ok();
+  Check(cudaDeviceSynchronize(), name.c_str());
+  ok = ok && device_codes.Download<uint8_t>() == codes && device_scales.Download<Half>() == scales &&
+       (zeros.empty() || device_zeros.Download<Half>() == zeros) && device_decoded.Download<Half>() == decoded &&
+       device_codes.CanariesIntact() && device_scales.CanariesIntact() && device_zeros.CanariesIntact() &&
+       device_decoded.CanariesIntact();
+  Report(name, ok);
+}
+
+void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value_bits, codec::PairRule rule) {
+  const uint32_t d = map.head_dim();
+  const std::string name = "pack " + kind + " v=" + std::to_string(value_bits) + " d=" + std::to_string(d) +
+                           (rule == codec::PairRule::kMidRise ? " mid-rise" : " min-max");
+  if (!Wanted(name)) return;
+  constexpr uint32_t kHeads = 3;
+  constexpr uint32_t kPages = 2;
+  const codec::PairFormat format{d, 128, value_bits, d, rule, rule};
+  const PairDeviceLayout layout = PairDeviceLayout::Make(format, map).value();
+  const size_t row = size_t{kHeads} * d;
+  const std::vector<Half> keys = RandomHalves((5 + 128 * kPages) * row, d + value_bits);
+  const std::vector<Half> values = RandomHalves(keys.size(), d + value_bits + 1);
+  const std::vector<kernels::cuda::PairPackJob> jobs = {{5, 1, 0}, {5 + 128, 0, 0}};
+  const DeviceBuffer device_keys(keys);
+  const DeviceBuffer device_values(values);
+  const DeviceBuffer device_jobs(jobs);
+  const DeviceBuffer device_maps(std::vector<kernels::cuda::PairDeviceMap>(kHeads, layout.DeviceMap()));
+  const DeviceBuffer pool(kPages * kHeads * layout.record_bytes());
+  kernels::cuda::PairPack pack{format, kHeads, kPages, device_jobs.data<kernels::cuda::PairPackJob>(), device_keys.data(),
+                               device_values.data(), device_maps.data<kernels::cuda::PairDeviceMap>(), pool.data(),
+                               kHeads * layout.record_bytes(), layout.record_bytes()};
+  bool ok = kernels::cuda::PackPairPages(pack, {}).ok();
+  Check(cudaDeviceSynchronize(), name.c_str());
+  const std::vector<std::byte> got = pool.Download<std::byte>();
+  for (const kernels::cuda::PairPackJob& job : jobs) {
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      const size_t first = job.first_row * row + size_t{head} * d;
+      std::vector<std::byte> record(layout.record_bytes());
+      StorePairRecordRef(layout, codec::EncodePairPageRef(format, map, keys.data() + first, values.data() + first, row),
+                         record);
+      const size_t at = (job.page * kHeads + head) * layout.record_bytes();
+      ok = ok && std::memcmp(record.data(), got.data() + at, record.size()) == 0;
+    }
+  }
+  Report(name, ok && pool.CanariesIntact());
+}
+
+}  // namespace
+
+CaseCount RunPackCases(const char* filter) {
+  g_filter = filter;
+  for (const TokenCodec codec : {TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine}) {
+    for (const uint32_t d : {64U, 128U, 256U}) {
+      for (const size_t rows : {size_t{1}, size_t{31}, size_t{5001}}) RowsOf(codec, d, rows);
+    }
+  }
+  for (const codec::PairRule rule : {codec::PairRule::kMinMax, codec::PairRule::kMidRise}) {
+    for (const uint32_t d : {64U, 128U, 256U}) {
+      for (const uint32_t value_bits : {2U, 4U}) {
+        PagesOf("pnmix 3/1", HalfThreeOne(d, 5), value_bits, rule);
+        PagesOf("pairs:2.0", MixedMap(d, 2.0, 6), value_bits, rule);
+        PagesOf("uniform 4", UniformMap(d, 4), value_bits, rule);
+      }
+    }
+  }
+  return g_count;
+}
+
+}  // namespace kvant::cuda_test
