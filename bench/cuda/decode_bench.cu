@@ -27,6 +27,10 @@ struct Options {
   int repeats = 7;
   bool shuffled = false;
   bool ragged = false;
+  // The planner's costs, to be tried out; negative: the kernel's own.
+  int overhead = -1;
+  int fine_below = -1;
+  int least_bytes = -1;
 };
 
 struct ArmSpec {
@@ -92,12 +96,16 @@ std::vector<uint32_t> Lengths(uint32_t batch, uint32_t tokens, bool ragged) {
 /// One arm at one shape: pools larger than the L2, a plan, and a graph of launches over all of them in turn.
 class Arm {
  public:
-  Arm(const ArmSpec& arm, const std::vector<uint32_t>& lengths, bool shuffled) : name_(arm.name) {
+  Arm(const ArmSpec& arm, const std::vector<uint32_t>& lengths, const Options& options) : name_(arm.name) {
     const AttentionCase sample = MakeCase(SpecOf(arm, {700, 1500}));
     error_ = ErrorOf(DecodeRunner(sample).Run(), sample.expected);
     kernel_ = Must(kernels::cuda::SelectDecode(RequestOf(sample)));
+    kernels::cuda::DecodeCosts& costs = kernel_.costs;
+    if (options.overhead >= 0) costs.tile_overhead = static_cast<uint32_t>(options.overhead);
+    if (options.fine_below >= 0) costs.fine_below = static_cast<uint32_t>(options.fine_below);
+    if (options.least_bytes >= 0) costs.least_bytes = static_cast<uint32_t>(options.least_bytes);
     LayOut(arm, lengths, sample);
-    std::vector<std::vector<uint32_t>> tables = PageTables(shuffled);
+    std::vector<std::vector<uint32_t>> tables = PageTables(options.shuffled);
     MakePools(sample);
     Record(sample, tables);
   }
@@ -284,7 +292,7 @@ void RunShape(const Options& options, uint32_t batch, uint32_t tokens) {
     if (!options.arms.empty() && std::find(options.arms.begin(), options.arms.end(), spec.name) == options.arms.end()) {
       continue;
     }
-    arms.push_back(std::make_unique<Arm>(spec, lengths, options.shuffled));
+    arms.push_back(std::make_unique<Arm>(spec, lengths, options));
     reads.push_back(RecordRead(*arms.back()));
   }
   std::vector<std::vector<double>> times(arms.size());
@@ -346,6 +354,12 @@ Options Parse(int argc, char** argv) {
       options.arms = Split(value());
     } else if (std::strcmp(argv[i], "--repeats") == 0) {
       options.repeats = std::atoi(value());
+    } else if (std::strcmp(argv[i], "--overhead") == 0) {
+      options.overhead = std::atoi(value());
+    } else if (std::strcmp(argv[i], "--fine-below") == 0) {
+      options.fine_below = std::atoi(value());
+    } else if (std::strcmp(argv[i], "--least-bytes") == 0) {
+      options.least_bytes = std::atoi(value());
     } else if (std::strcmp(argv[i], "--shuffled") == 0) {
       options.shuffled = true;
     } else if (std::strcmp(argv[i], "--ragged") == 0) {

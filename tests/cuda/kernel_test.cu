@@ -175,6 +175,45 @@ void SharpAndWindowed() {
   }
 }
 
+void SoftCaps() {
+  for (const uint32_t d : {64U, 128U, 256U}) {
+    for (const float cap : {5.0F, 50.0F}) {
+      const std::string name = " soft cap " + std::to_string(static_cast<int>(cap)) + " d=" + std::to_string(d);
+      CaseSpec tokens{"fp16 + int8 + int4-affine" + name, {d, 2, 2},
+                      {{{DecodeFormat::kFp16, 37, 0}, {DecodeFormat::kInt8, 500, 100}, {DecodeFormat::kInt4Affine, 333, 0}}}};
+      tokens.soft_cap = cap;
+      tokens.equalized = true;
+      tokens.key_spread = 3.0F;
+      CheckCase(tokens);
+      CaseSpec pair{"pnmix" + name, {d, 2, 8}, {PnMix(700)}};
+      pair.maps = {HalfThreeOne(d, 41)};
+      pair.soft_cap = cap;
+      pair.key_spread = 2.0F;
+      CheckCase(pair);
+    }
+  }
+}
+
+// What has no kernel is refused by name; nothing falls back.
+void Refusals() {
+  const auto refused = [](const char* what, const kernels::cuda::DecodeRequest& request) {
+    if (std::string(what).find(g_filter) == std::string::npos) return;
+    const auto kernel = kernels::cuda::SelectDecode(request);
+    const bool ok = !kernel.ok() && kernel.status().code() == StatusCode::kModelUnsupported;
+    ++g_cases;
+    if (!ok) ++g_failures;
+    std::printf("%s refuses %s%s%s\n", ok ? "ok  " : "FAIL", what, ok ? ": " : "", ok ? kernel.status().message().c_str() : "");
+  };
+  kernels::cuda::DecodeRequest request;
+  request.shape = {96, 8, 8};
+  refused("head dimension 96", request);
+  request.shape = {128, 8, 8};
+  request.pair_pages = true;
+  request.value_bits = 3;
+  request.max_key_columns = 2;
+  refused("three value bits", request);
+}
+
 }  // namespace
 }  // namespace kvant::cuda_test
 
@@ -192,6 +231,8 @@ int main(int argc, char** argv) {
   PairPages();
   RaggedBatches();
   SharpAndWindowed();
+  SoftCaps();
+  Refusals();
   const CaseCount pack = RunPackCases(g_filter);
   g_cases += pack.cases;
   g_failures += pack.failures;

@@ -20,7 +20,10 @@ const std::vector<DecodeVariant>& Variants() {
       TokenVariant64(),      TokenVariant128(),           TokenVariant256(),
       PairVariant64Value2(), PairVariant64Value4(),       PairVariant128HalfThreeOneValue2(),
       PairVariant128Value2(), PairVariant128Value2Short(), PairVariant128Value4(),
-      PairVariant256Value2(), PairVariant256Value4()};
+      PairVariant256Value2(), PairVariant256Value4(),
+      TokenVariant64Cap(), TokenVariant128Cap(), TokenVariant256Cap(),
+      PairVariant64Value2Cap(), PairVariant128Value2Cap(), PairVariant128Value4Cap(),
+      PairVariant256Value2Cap(), PairVariant256Value4Cap()};
   return variants;
 }
 

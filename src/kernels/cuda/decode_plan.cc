@@ -84,7 +84,7 @@ class Planner {
     const uint64_t wanted = std::clamp<uint64_t>(total_ / least, 1, plan_.grid.num_warps());
     warps_used_per_block_ = static_cast<uint32_t>(CeilDiv(wanted, uint64_t{plan_.grid.num_blocks}));
     workers_ = warps_used_per_block_ * plan_.grid.num_blocks;
-    fine_ = total_ / workers_ < costs_.fine_below;
+    share_ = total_ / workers_;
   }
 
   uint32_t WarpOf(uint32_t worker) const {
@@ -96,7 +96,9 @@ class Planner {
   uint32_t UnitOf(const DecodeSegment& segment) const {
     const uint32_t unit = std::max(1U, costs_.unit_tiles[static_cast<size_t>(segment.format)]);
     const uint32_t smallest = segment.format == DecodeFormat::kPair ? 2 : 1;
-    return fine_ ? std::min(unit, smallest) : unit;
+    // Pieces of a load even out shares of a few loads; a share below one load is better left alone.
+    const bool fine = share_ < costs_.fine_below && share_ >= unit * TileCost(segment);
+    return fine ? std::min(unit, smallest) : unit;
   }
 
   void PlaceItem(uint32_t sequence, uint32_t head, uint32_t group, uint32_t groups) {
@@ -276,7 +278,7 @@ class Planner {
   uint32_t workers_ = 0;
   uint32_t warps_used_per_block_ = 0;
   uint32_t worker_ = 0;
-  bool fine_ = false;
+  uint64_t share_ = 0;  // of a warp
   std::vector<uint32_t> warp_last_;
   std::vector<Part> item_last_run_;  // the parts of the item being placed
   std::vector<ItemPart> parts_;      // of all items with several parts, in order of warps

@@ -36,4 +36,14 @@ DecodeVariant PairVariant128Value4();
 DecodeVariant PairVariant256Value2();
 DecodeVariant PairVariant256Value4();
 
+// With a soft cap on the logits.
+DecodeVariant TokenVariant64Cap();
+DecodeVariant TokenVariant128Cap();
+DecodeVariant TokenVariant256Cap();
+DecodeVariant PairVariant64Value2Cap();
+DecodeVariant PairVariant128Value2Cap();
+DecodeVariant PairVariant128Value4Cap();
+DecodeVariant PairVariant256Value2Cap();
+DecodeVariant PairVariant256Value4Cap();
+
 }  // namespace kvant::kernels::cuda

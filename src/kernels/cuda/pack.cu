@@ -13,13 +13,35 @@ namespace {
 constexpr int kThreads = 256;
 constexpr uint32_t kTokens = kPairPageTokens;
 
+/// What turns a number into its code: level = (x - zero) · inverse, rounded by the group's rule, 0…most.
+struct alignas(16) GroupCode {
+  float inverse;
+  float zero;
+  int most;
+  bool cells;  ///< mid-rise: the cell it lies in; else the nearest level
+
+  static KVANT_DEVICE GroupCode Of(const DeviceGroup& group, int bits, bool is_mid_rise) {
+    return {group.inverse, group.zero_value, quant::AffineMax(bits), is_mid_rise};
+  }
+
+  /// Of a page whose groups all have cells, or of any.
+  template <bool kAllCells>
+  KVANT_DEVICE uint32_t Encode(float x) const {
+    const float level = __fmul_rn(__fsub_rn(x, zero), inverse);
+    int code = __float2int_rd(__fadd_rn(level, 0.5F));
+    if (!kAllCells && !cells) code = __float2int_rn(level);
+    return static_cast<uint32_t>(min(max(code, 0), most));
+  }
+};
+
 /// One page of one KV head on its way to codes: keys, later values, as they are; the parameters of their groups.
 template <int kHeadDim>
 struct PackMemory {
   static constexpr int kPitch = kHeadDim + 8;  // halves; rows on different banks
   __half rows[kTokens][kPitch];
-  float inverse[kHeadDim > kTokens ? kHeadDim : kTokens];
-  float zero[kHeadDim > kTokens ? kHeadDim : kTokens];
+  PairDeviceMap map;
+  GroupCode keys[kHeadDim];  ///< by channel
+  GroupCode values[kTokens];
   float low[kThreads / (kHeadDim / 2) + 1][kHeadDim];
   float high[kThreads / (kHeadDim / 2) + 1][kHeadDim];
 };
@@ -36,14 +58,9 @@ KVANT_DEVICE void LoadRows(PackMemory<kHeadDim>& memory, const __half* src, size
   }
 }
 
+KVANT_DEVICE bool HasCells(codec::PairRule rule, int bits) { return rule == codec::PairRule::kMidRise || bits == 1; }
 KVANT_DEVICE DeviceGroup Fit(codec::PairRule rule, int bits, float low, float high) {
-  return rule == codec::PairRule::kMidRise || bits == 1 ? FitMidRise(bits, low, high) : FitAffine(bits, low, high);
-}
-KVANT_DEVICE uint32_t Encode(codec::PairRule rule, int bits, float inverse, float zero, float x) {
-  DeviceGroup group;
-  group.inverse = inverse;
-  group.zero_value = zero;
-  return rule == codec::PairRule::kMidRise || bits == 1 ? EncodeMidRise(bits, group, x) : EncodeAffine(bits, group, x);
+  return HasCells(rule, bits) ? FitMidRise(bits, low, high) : FitAffine(bits, low, high);
 }
 
 /// Channel of a kernel position: PairDeviceMap::order read the other way.
@@ -54,7 +71,8 @@ KVANT_DEVICE uint32_t ChannelAt(const PairDeviceMap& map, uint32_t position) {
 
 /// Range of every channel over the page, scale and zero into the record.
 template <int kHeadDim>
-KVANT_DEVICE void FitKeys(PackMemory<kHeadDim>& memory, const PairDeviceMap& map, codec::PairRule rule, std::byte* record) {
+KVANT_DEVICE void FitKeys(PackMemory<kHeadDim>& memory, codec::PairRule rule, std::byte* record) {
+  const PairDeviceMap& map = memory.map;
   constexpr int kPairs = kHeadDim / 2;
   constexpr int kParts = kThreads / kPairs;
   const uint32_t pair = threadIdx.x % kPairs;
@@ -85,16 +103,15 @@ KVANT_DEVICE void FitKeys(PackMemory<kHeadDim>& memory, const PairDeviceMap& map
     const uint32_t at = PlaceOfKeyScale(position);
     scales[at] = group.scale;
     scales[kHeadDim + at] = group.zero;
-    memory.inverse[channel] = group.inverse;
-    memory.zero[channel] = group.zero_value;
+    memory.keys[channel] = GroupCode::Of(group, bits, HasCells(rule, bits));
   }
   __syncthreads();
 }
 
 /// Every key word once: its fields are codes of one token and the channels of the steps of its column.
-template <int kHeadDim>
-KVANT_DEVICE void PackKeys(const PackMemory<kHeadDim>& memory, const PairDeviceMap& map, codec::PairRule rule,
-                           std::byte* record) {
+template <bool kAllCells, int kHeadDim>
+KVANT_DEVICE void PackKeys(const PackMemory<kHeadDim>& memory, std::byte* record) {
+  const PairDeviceMap& map = memory.map;
   const uint32_t words = kTokens / kTileTokens * map.key_columns * 64;
   for (uint32_t i = threadIdx.x; i < words; i += kThreads) {
     const uint32_t upper = i % 2;
@@ -110,8 +127,7 @@ KVANT_DEVICE void PackKeys(const PackMemory<kHeadDim>& memory, const PairDeviceM
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const uint32_t channel = channels >> (8 * j) & 0xFFU;
-        const uint32_t code = Encode(rule, static_cast<int>(map.width[channel]), memory.inverse[channel],
-                                     memory.zero[channel], __half2float(row[channel]));
+        const uint32_t code = memory.keys[channel].template Encode<kAllCells>(__half2float(row[channel]));
         word |= code << (16 * (j % 2) + s.position + j / 2 * s.width);
       }
     }
@@ -123,9 +139,8 @@ KVANT_DEVICE void PackKeys(const PackMemory<kHeadDim>& memory, const PairDeviceM
 
 /// Range of every token over its channels; a warp takes one token at a time.
 template <int kHeadDim>
-KVANT_DEVICE void FitValues(PackMemory<kHeadDim>& memory, const PairDeviceMap& map, codec::PairRule rule, int bits,
-                            std::byte* record) {
-  auto* scales = reinterpret_cast<__half*>(record + map.tail + 4 * kHeadDim);
+KVANT_DEVICE void FitValues(PackMemory<kHeadDim>& memory, codec::PairRule rule, int bits, std::byte* record) {
+  auto* scales = reinterpret_cast<__half*>(record + memory.map.tail + 4 * kHeadDim);
   const uint32_t lane = threadIdx.x % 32;
   for (uint32_t token = threadIdx.x / 32; token < kTokens; token += kThreads / 32) {
     float low = 65504.0F;
@@ -144,16 +159,14 @@ KVANT_DEVICE void FitValues(PackMemory<kHeadDim>& memory, const PairDeviceMap& m
     if (lane == 0) {
       scales[token] = group.scale;
       scales[kTokens + token] = group.zero;
-      memory.inverse[token] = group.inverse;
-      memory.zero[token] = group.zero_value;
+      memory.values[token] = GroupCode::Of(group, bits, HasCells(rule, bits));
     }
   }
   __syncthreads();
 }
 
-template <int kHeadDim, int kBits>
-KVANT_DEVICE void PackValues(const PackMemory<kHeadDim>& memory, const PairDeviceMap& map, codec::PairRule rule,
-                             std::byte* record) {
+template <bool kAllCells, int kBits, int kHeadDim>
+KVANT_DEVICE void PackValues(const PackMemory<kHeadDim>& memory, std::byte* record) {
   constexpr uint32_t kFields = 16 / kBits;
   constexpr uint32_t kSteps = kHeadDim / 16;
   constexpr uint32_t kGroups = ValueGroupsOfPlane(kHeadDim, kBits);
@@ -170,44 +183,56 @@ KVANT_DEVICE void PackValues(const PackMemory<kHeadDim>& memory, const PairDevic
 #pragma unroll
       for (uint32_t half = 0; half < 2; ++half) {
         const uint32_t token = block * 32 + field / kSteps * 16 + lane % 4 * 2 + half + i % 4 / 2 * 8;
-        const uint32_t code = Encode(rule, kBits, memory.inverse[token], memory.zero[token],
-                                     __half2float(memory.rows[token][channel]));
+        const uint32_t code = memory.values[token].template Encode<kAllCells>(__half2float(memory.rows[token][channel]));
         word |= code << (16 * half + f * kBits);
       }
     }
-    const uint32_t keys = 2 * map.key_columns * 256;
-    *reinterpret_cast<uint32_t*>(record + block * map.block_bytes + keys + (group * 128 + i % 128) * 4) = word;
+    const uint32_t keys = 2 * memory.map.key_columns * 256;
+    *reinterpret_cast<uint32_t*>(record + block * memory.map.block_bytes + keys + (group * 128 + i % 128) * 4) = word;
   }
 }
 
-template <int kHeadDim, int kValueBits>
+template <int kHeadDim, int kValueBits, bool kAllCells>
 __global__ void __launch_bounds__(kThreads) PackPairKernel(const PairPack pack) {
   PackMemory<kHeadDim>& memory = Shared<PackMemory<kHeadDim>>(0);
   const PairPackJob job = pack.jobs[blockIdx.x];
   const uint32_t head = blockIdx.y;
-  const PairDeviceMap& map = pack.maps[job.map * pack.num_kv_heads + head];
+  const auto* map = reinterpret_cast<const uint4*>(pack.maps + job.map * pack.num_kv_heads + head);
+  for (uint32_t i = threadIdx.x; i < sizeof(PairDeviceMap) / 16; i += kThreads) {
+    reinterpret_cast<uint4*>(&memory.map)[i] = __ldg(map + i);
+  }
   const size_t row_stride = size_t{pack.num_kv_heads} * kHeadDim;
   const size_t first = job.first_row * row_stride + size_t{head} * kHeadDim;
   std::byte* record = static_cast<std::byte*>(pack.pool) + job.page * pack.page_bytes + head * pack.record_bytes;
   LoadRows(memory, static_cast<const __half*>(pack.keys) + first, row_stride);
   __syncthreads();
-  FitKeys(memory, map, pack.format.key_rule, record);
-  PackKeys(memory, map, pack.format.key_rule, record);
+  FitKeys(memory, pack.format.key_rule, record);
+  PackKeys<kAllCells>(memory, record);
   __syncthreads();
   LoadRows(memory, static_cast<const __half*>(pack.values) + first, row_stride);
   __syncthreads();
-  FitValues(memory, map, pack.format.value_rule, kValueBits, record);
-  PackValues<kHeadDim, kValueBits>(memory, map, pack.format.value_rule, record);
+  FitValues(memory, pack.format.value_rule, kValueBits, record);
+  PackValues<kAllCells, kValueBits>(memory, record);
 }
 
-template <int kHeadDim, int kValueBits>
+template <int kHeadDim, int kValueBits, bool kAllCells>
 Status Launch(const PairPack& pack, cudaStream_t stream) {
-  auto* kernel = PackPairKernel<kHeadDim, kValueBits>;
+  auto* kernel = PackPairKernel<kHeadDim, kValueBits, kAllCells>;
   constexpr int kShared = static_cast<int>(sizeof(PackMemory<kHeadDim>));
   KVANT_RETURN_IF_ERROR(
       StatusOf(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared), "pack pair pages"));
   kernel<<<dim3(pack.num_jobs, pack.num_kv_heads), kThreads, kShared, stream>>>(pack);
   return StatusOf(cudaGetLastError(), "pack pair pages");
+}
+
+template <int kHeadDim>
+Status LaunchFor(const PairPack& pack, cudaStream_t stream) {
+  const bool cells =
+      pack.format.key_rule == codec::PairRule::kMidRise && pack.format.value_rule == codec::PairRule::kMidRise;
+  if (pack.format.value_bits == 2) {
+    return cells ? Launch<kHeadDim, 2, true>(pack, stream) : Launch<kHeadDim, 2, false>(pack, stream);
+  }
+  return cells ? Launch<kHeadDim, 4, true>(pack, stream) : Launch<kHeadDim, 4, false>(pack, stream);
 }
 
 Status CheckPack(const PairPack& pack) {
@@ -233,12 +258,10 @@ Status PackPairPages(const PairPack& pack, Stream stream) {
   if (pack.num_jobs == 0) {
     return OkStatus();
   }
-  const bool two = pack.format.value_bits == 2;
-  cudaStream_t s = AsStream(stream);
   switch (pack.format.head_dim) {
-    case 64: return two ? Launch<64, 2>(pack, s) : Launch<64, 4>(pack, s);
-    case 128: return two ? Launch<128, 2>(pack, s) : Launch<128, 4>(pack, s);
-    default: return two ? Launch<256, 2>(pack, s) : Launch<256, 4>(pack, s);
+    case 64: return LaunchFor<64>(pack, AsStream(stream));
+    case 128: return LaunchFor<128>(pack, AsStream(stream));
+    default: return LaunchFor<256>(pack, AsStream(stream));
   }
 }
 

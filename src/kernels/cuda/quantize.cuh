@@ -57,10 +57,5 @@ KVANT_DEVICE uint32_t EncodeAffine(int bits, const DeviceGroup& group, float x) 
   const float level = rintf(__fmul_rn(__fsub_rn(x, group.zero_value), group.inverse));
   return static_cast<uint32_t>(fminf(fmaxf(level, 0.0F), static_cast<float>(quant::AffineMax(bits))));
 }
-KVANT_DEVICE uint32_t EncodeMidRise(int bits, const DeviceGroup& group, float x) {
-  const float cell = floorf(__fadd_rn(__fmul_rn(__fsub_rn(x, group.zero_value), group.inverse), 0.5F));
-  const float level = fminf(fmaxf(cell, 0.0F), static_cast<float>(quant::AffineMax(bits)));
-  return group.inverse == 0.0F ? 0U : static_cast<uint32_t>(level);
-}
 
 }  // namespace kvant::kernels::cuda

@@ -39,7 +39,7 @@ struct DecodeCosts {
   uint32_t tile_overhead = 0;
   /// Splits fall on multiples of so many tiles inside a segment: whole loads of the inner loop.
   std::array<uint32_t, kNumDecodeFormats> unit_tiles{};
-  /// Below so many bytes a warp, splits may fall on any pair of tiles.
+  /// Below so many bytes a warp, but not below one load, splits may fall on any pair of tiles.
   uint32_t fine_below = 0;
   /// No warp is given less than about that many bytes: merging costs more.
   uint32_t least_bytes = 0;
