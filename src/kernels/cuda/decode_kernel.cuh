@@ -263,8 +263,6 @@ struct RunWorker {
                         int& stage, uint32_t& parity) {
     const uint32_t tile_bytes = TileBytes<Tiles>(params, ThisRun());
     const QueryFragments<kHeadDim> query = Query(order);
-    // At the beginning of a kernel only one stage is asked for: what else it needs then, its own instructions first of
-    // all, would wait behind the data.
     for (; primed < Config::kStages; ++primed) loader.Issue(primed);
     if constexpr (IsPair<Tiles>::value) {
       if constexpr (Tiles::kNeedsSteps) LoadSteps();
@@ -404,7 +402,10 @@ __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __g
   };
   load_order();
   const auto fetched = Config::Rows::Fetch(params);
-  loader.Issue(0);
+  // What a block needs at first beside data, its instructions above all, would wait behind the data it has asked for:
+  // some warps begin early, so that the memory is not idle, the others when they have their queries.
+  int primed = 0;
+  if (warp % 4 == 0) loader.Issue(primed++);
   if (threadIdx.x < 16) Shared<uint32_t>(Config::kOnes + 4 * threadIdx.x) = 0x3C003C00U;
   BlockEnd<Config::kWarps>& block_end = Shared<BlockEnd<Config::kWarps>>(Config::kBlockEnd);
   block_end.Load(params);
@@ -412,7 +413,6 @@ __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __g
   __syncthreads();
 
   SoftmaxState<Config::kHeadDim> state;
-  int primed = 1;
   int stage = 0;
   uint32_t parity = 0;
   while (run.num_tiles != 0) {

@@ -47,20 +47,15 @@ struct HeadMerge {
     for (auto& o : out) o = make_float4(0, 0, 0, 0);
   }
 
-  /// Up to 32 parts: every lane weighs one, then all add them up, eight loads in flight.
+  /// Up to 32 parts: every lane weighs one, then all add them up. The rows are asked for before their weights are known:
+  /// what counts here is round trips.
   /// stats(i) is reference and sum of part i, load(i, v) the v-th four of its channels.
   template <class StatsOf, class LoadOf>
   KVANT_DEVICE void Add(uint32_t count, uint32_t lane, StatsOf stats, LoadOf load) {
+    constexpr uint32_t kAhead = kVectors == 1 ? 16 : 8;
     float2 mine = make_float2(-1e30F, 0.0F);
     if (lane < count) mine = stats(lane);
-    const float next = fmaxf(reference, WarpMax(mine.x));
-    const float weight = Exp2(mine.x - next);
-    const float before = Exp2(reference - next);
-    sum = sum * before + WarpSum(weight * mine.y);
-    reference = next;
-#pragma unroll
-    for (auto& o : out) o = make_float4(o.x * before, o.y * before, o.z * before, o.w * before);
-    constexpr uint32_t kAhead = 8;
+    float weight = 0.0F;
 #pragma unroll 1
     for (uint32_t first = 0; first < count; first += kAhead) {
       float4 part[kAhead][kVectors];
@@ -68,12 +63,14 @@ struct HeadMerge {
       for (uint32_t k = 0; k < kAhead; ++k) {
 #pragma unroll
         for (int i = 0; i < kVectors; ++i) {
-          part[k][i] = load(min(first + k, count - 1), min(i * 32 + lane, kHeadDim / 4U - 1));
+          part[k][i] = make_float4(0, 0, 0, 0);
+          if (first + k < count) part[k][i] = load(first + k, min(i * 32 + lane, kHeadDim / 4U - 1));
         }
       }
+      if (first == 0) weight = Weigh(mine);
 #pragma unroll
       for (uint32_t k = 0; k < kAhead; ++k) {
-        const float w = first + k < count ? __shfl_sync(~0U, weight, (first + k) % 32) : 0.0F;
+        const float w = __shfl_sync(~0U, weight, (first + k) % 32);
 #pragma unroll
         for (int i = 0; i < kVectors; ++i) {
           out[i].x = fmaf(w, part[k][i].x, out[i].x);
@@ -95,6 +92,17 @@ struct HeadMerge {
   }
 
  private:
+  // The weight of this lane's part, after what was there before has been moved to the common reference.
+  KVANT_DEVICE float Weigh(float2 mine) {
+    const float next = fmaxf(reference, WarpMax(mine.x));
+    const float weight = Exp2(mine.x - next);
+    const float before = Exp2(reference - next);
+    sum = sum * before + WarpSum(weight * mine.y);
+    reference = next;
+#pragma unroll
+    for (auto& o : out) o = make_float4(o.x * before, o.y * before, o.z * before, o.w * before);
+    return weight;
+  }
   static KVANT_DEVICE float WarpMax(float x) {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(~0U, x, distance));
