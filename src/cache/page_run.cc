@@ -1,18 +1,10 @@
 #include "kvant/cache/page_run.h"
 
-#include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "kvant/base/check.h"
 
 namespace kvant::cache {
-namespace {
-
-constexpr size_t kPageAlignment = 64;
-
-}  // namespace
-
 PageRun::PageRun(codec::TokenPageLayout layout, uint32_t num_kv_heads, MemoryAccount* account)
     : layout_(layout), page_bytes_(layout.record_bytes * num_kv_heads), account_(account) {}
 
@@ -56,21 +48,15 @@ void PageRun::Shrink(uint32_t count) {
 }
 
 Status PageRun::AddPage() {
-  KVANT_RETURN_IF_ERROR(account_->Reserve(page_bytes_));
-  void* page = std::aligned_alloc(kPageAlignment, page_bytes_);
-  if (page == nullptr) {
-    account_->Release(page_bytes_);
-    return {StatusCode::kOutOfMemory, "no memory for a KV page of " + std::to_string(page_bytes_) + " bytes"};
-  }
-  std::memset(page, 0, page_bytes_);
-  pages_.push_back(static_cast<const std::byte*>(page));
+  KVANT_ASSIGN_OR_RETURN(const std::byte* page, account_->AllocatePage(page_bytes_));
+  pages_.push_back(page);
   return OkStatus();
 }
 
 void PageRun::FreePages(size_t keep) {
   for (size_t i = keep; i < pages_.size(); ++i) {
-    std::free(const_cast<std::byte*>(pages_[i]));  // NOLINT: allocated by AddPage, const for the readers' span
-    account_->Release(page_bytes_);
+    // NOLINTNEXTLINE: allocated by AddPage, const for the readers' span
+    account_->FreePage(const_cast<std::byte*>(pages_[i]), page_bytes_);
   }
   if (keep < pages_.size()) {
     pages_.resize(keep);

@@ -10,16 +10,14 @@ namespace {
 
 constexpr codec::PromptTail kTails[] = {codec::PromptTail::kEncodeAll, codec::PromptTail::kByPosition};
 
-// The least the cache will need, asked for and given back: a prompt that can never fit is refused before it is sent.
+// The least the cache will need: a prompt that can never fit is refused before it is sent.
 Status CheckMemory(const wire::Hello& hello, cache::MemoryAccount* account) {
   uint64_t layer_bytes = UINT64_MAX;
   for (const codec::PromptTail tail : kTails) {
     layer_bytes = std::min<uint64_t>(layer_bytes, LayoutOf(hello, tail).total_bytes());
   }
   const uint64_t needed = layer_bytes * hello.model.shape.num_layers;  // below 2^57 within the limits of a hello
-  KVANT_RETURN_IF_ERROR(account->Reserve(needed));
-  account->Release(needed);
-  return OkStatus();
+  return account->CheckRoom(needed);
 }
 
 }  // namespace

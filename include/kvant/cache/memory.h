@@ -1,31 +1,53 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
 
 #include "kvant/base/status.h"
 
 namespace kvant::cache {
 
-/// Bytes of cache memory in use, against a limit. Shared by the sequences of one engine.
+/// Memory of KV pages, counted against a limit. Shared by the sequences of one engine.
+///
+/// Pages are cut from slabs of 2 MiB that ask for huge pages: attention streams through far more memory than a TLB of
+/// small pages covers. A freed page serves the next one of its size; slabs go back when the last page is freed.
 ///
 /// Threads  any number
 class MemoryAccount {
  public:
   explicit MemoryAccount(uint64_t limit_bytes = UINT64_MAX) : limit_bytes_(limit_bytes) {}
+  ~MemoryAccount();
+  MemoryAccount(const MemoryAccount&) = delete;
+  MemoryAccount& operator=(const MemoryAccount&) = delete;
 
-  /// Errors  kCapacityExceeded with the bytes asked for, in use and allowed; nothing is then counted
-  Status Reserve(uint64_t bytes);
-  void Release(uint64_t bytes);
+  /// Whether `bytes` more would be allowed now.
+  /// Errors  kCapacityExceeded with the bytes asked for, in use and allowed
+  Status CheckRoom(uint64_t bytes) const;
 
-  uint64_t in_use_bytes() const { return in_use_bytes_.load(std::memory_order_relaxed); }
-  uint64_t peak_bytes() const { return peak_bytes_.load(std::memory_order_relaxed); }
+  /// A zeroed page, 64-byte aligned. Requires bytes a multiple of 64
+  /// Errors  CheckRoom's; kOutOfMemory; nothing is then counted
+  Result<std::byte*> AllocatePage(uint64_t bytes);
+  /// `bytes` as it was asked for.
+  void FreePage(std::byte* page, uint64_t bytes);
+
+  /// Bytes of pages that are in use, and the most there were.
+  uint64_t in_use_bytes() const;
+  uint64_t peak_bytes() const;
 
  private:
+  Status CheckRoomLocked(uint64_t bytes) const;
+  Status CutSlab(uint64_t page_bytes);
+  void FreeSlabs();
+
   const uint64_t limit_bytes_;
-  std::atomic<uint64_t> in_use_bytes_{0};
-  std::atomic<uint64_t> peak_bytes_{0};
+  mutable std::mutex mutex_;
+  uint64_t in_use_bytes_ = 0;
+  uint64_t peak_bytes_ = 0;
+  std::vector<void*> slabs_;
+  std::map<uint64_t, std::vector<std::byte*>> free_pages_;  ///< by page size
 };
 
 }  // namespace kvant::cache

@@ -20,7 +20,7 @@
 namespace kvant::cache {
 
 /// Tokens of a chunk, the unit of attention work. Chunk borders depend on the sequence's layout alone.
-inline constexpr uint32_t kChunkTokens = 256;
+inline constexpr uint32_t kChunkTokens = 512;
 
 /// The slices of one chunk: at most the sinks, encoded tokens and the residual.
 struct ChunkSlices {

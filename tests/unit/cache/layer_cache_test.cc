@@ -189,14 +189,40 @@ INSTANTIATE_TEST_SUITE_P(All, LayerCacheTest, testing::ValuesIn(kWords), [](cons
 
 TEST(MemoryAccount, SaysBothSizesWhenFull) {
   MemoryAccount account(1000);
-  ASSERT_TRUE(account.Reserve(600).ok());
-  const Status full = account.Reserve(401);
+  const Result<std::byte*> page = account.AllocatePage(640);
+  ASSERT_TRUE(page.ok());
+  const Status full = account.AllocatePage(448).status();
   EXPECT_EQ(full.code(), StatusCode::kCapacityExceeded);
-  EXPECT_NE(full.message().find("401"), std::string::npos);
+  EXPECT_NE(full.message().find("448"), std::string::npos);
   EXPECT_NE(full.message().find("1000"), std::string::npos);
-  account.Release(600);
+  account.FreePage(*page, 640);
   EXPECT_EQ(account.in_use_bytes(), 0U);
-  EXPECT_EQ(account.peak_bytes(), 600U);
+  EXPECT_EQ(account.peak_bytes(), 640U);
+}
+
+TEST(MemoryAccount, PagesAreZeroedAlignedAndApart) {
+  MemoryAccount account;
+  for (const uint64_t bytes : {64U, 9216U, 3145728U}) {
+    std::vector<std::byte*> pages;
+    for (int i = 0; i < 300 && bytes * pages.size() < 12'000'000; ++i) {
+      const Result<std::byte*> page = account.AllocatePage(bytes);
+      ASSERT_TRUE(page.ok());
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(*page) % 64, 0U);
+      EXPECT_EQ(std::count(*page, *page + bytes, std::byte{0}), static_cast<ptrdiff_t>(bytes));
+      std::memset(*page, 0xFF, bytes);  // would show in a neighbour that overlaps
+      pages.push_back(*page);
+    }
+    account.FreePage(pages.back(), bytes);
+    pages.pop_back();
+    const Result<std::byte*> again = account.AllocatePage(bytes);
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(std::count(*again, *again + bytes, std::byte{0}), static_cast<ptrdiff_t>(bytes));
+    pages.push_back(*again);
+    for (std::byte* page : pages) {
+      account.FreePage(page, bytes);
+    }
+  }
+  EXPECT_EQ(account.in_use_bytes(), 0U);
 }
 
 }  // namespace
