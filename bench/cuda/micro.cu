@@ -14,7 +14,6 @@
 namespace {
 
 using kvant::cuda_bench::BulkReadKernel;
-using kvant::cuda_bench::SharedAddress;
 
 #define KVANT_BENCH_CHECK(call)                                                              \
   do {                                                                                       \
@@ -163,13 +162,6 @@ struct AndImmediate {
     asm volatile("lop3.b32 %0, %0, 0x7FF7FFF, %1, 0xEA;" : "+r"(r[i]) : "r"(a));
   }
 };
-struct ShiftRight {
-  static constexpr const char* kName = "SHF (shr by immediate)";
-  static constexpr int kOps = 1;
-  static __device__ void Do(uint32_t (&r)[kChains], int i, uint32_t, uint32_t) {
-    asm volatile("shr.u32 %0, %0, 1;" : "+r"(r[i]));
-  }
-};
 struct FunnelShift {
   static constexpr const char* kName = "SHF (funnel, register)";
   static constexpr int kOps = 1;
@@ -312,19 +304,15 @@ __global__ void RateKernel(uint32_t a, uint32_t b, uint32_t* out, int64_t* cycle
   if (threadIdx.x == 0) cycles[blockIdx.x] = end - begin;
 }
 
-enum class Mix { kMmaF16, kMmaU8, kMmaAnd4, kMmaAnd4Shift, kAnd4, kLoadShared128, kAndFfma };
+enum class Mix { kMmaF16, kMmaU8, kMmaUnpack };
 
 // Tensor instructions alone and beside what unpacking needs.
 template <Mix kMix>
 __global__ void MixKernel(uint32_t a_bits, uint32_t b_bits, float* out, int64_t* cycles) {
-  __shared__ uint4 table[512];
-  table[threadIdx.x] = make_uint4(a_bits, b_bits, a_bits ^ threadIdx.x, b_bits);
   float c[8][4] = {};
   int ci[8][4] = {};
   uint32_t word[4];
   for (int i = 0; i < 4; ++i) word[i] = a_bits;
-  uint32_t x = threadIdx.x;
-  float f = static_cast<float>(threadIdx.x);
   __syncthreads();
   const int64_t begin = clock64();
   for (int n = 0; n < kRounds; ++n) {
@@ -332,39 +320,21 @@ __global__ void MixKernel(uint32_t a_bits, uint32_t b_bits, float* out, int64_t*
     for (int i = 0; i < 8; ++i) {
       if constexpr (kMix == Mix::kMmaF16) MmaF16(c[i], word, b_bits, b_bits);
       if constexpr (kMix == Mix::kMmaU8) MmaU8S8(ci[i], word, b_bits, b_bits);
-      if constexpr (kMix == Mix::kMmaAnd4 || kMix == Mix::kMmaAnd4Shift || kMix == Mix::kAnd4) {
+      if constexpr (kMix == Mix::kMmaUnpack) {
         // New words every round, as the inner loop has them: nothing can be hoisted.
         uint32_t field[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           asm volatile("lop3.b32 %0, %1, %2, 0, 0xC0;" : "=r"(field[j]) : "r"(word[j]), "r"(0x30003U << i));
         }
-        if constexpr (kMix == Mix::kMmaAnd4Shift) {
-          asm volatile("shf.r.wrap.b32 %0, %0, %0, %1;" : "+r"(word[i % 4]) : "r"(b_bits));
-        }
-        if constexpr (kMix == Mix::kAnd4) {
-          asm volatile("xor.b32 %0, %0, %1;" : "+r"(word[i % 4]) : "r"(field[i % 4]));
-          ci[i][0] ^= static_cast<int>(field[0] ^ field[1] ^ field[2] ^ field[3]);
-        } else {
-          MmaF16(c[i], field, b_bits, b_bits);
-        }
-      }
-      if constexpr (kMix == Mix::kLoadShared128) {
-        uint4 v;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(SharedAddress(&table[(threadIdx.x % 32) + 32 * i])));
-        x ^= v.x;
-      }
-      if constexpr (kMix == Mix::kAndFfma) {
-        asm volatile("lop3.b32 %0, %0, %1, %2, 0xEA;" : "+r"(x) : "r"(a_bits), "r"(b_bits));
-        asm volatile("fma.rn.f32 %0, %0, %1, %1;" : "+f"(f) : "f"(1.5F));
+        asm volatile("shf.r.wrap.b32 %0, %0, %0, %1;" : "+r"(word[i % 4]) : "r"(b_bits));
+        MmaF16(c[i], field, b_bits, b_bits);
       }
     }
   }
   __syncthreads();
   const int64_t end = clock64();
-  float folded = f + static_cast<float>(x);
+  float folded = 0.0F;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     for (int j = 0; j < 4; ++j) folded += c[i][j] + static_cast<float>(ci[i][j]);
@@ -397,12 +367,13 @@ void ReportRate(RateBuffers buffers) {
 }
 
 template <Mix kMix>
-void ReportMix(const char* name, uint32_t a_bits, uint32_t b_bits, RateBuffers buffers, int threads = 384) {
+void ReportMix(const char* name, uint32_t a_bits, uint32_t b_bits, RateBuffers buffers) {
+  constexpr int kThreads = 384;
   for (int i = 0; i < 2; ++i) {
-    MixKernel<kMix><<<g_num_sms, threads>>>(a_bits, b_bits, buffers.out, buffers.cycles);
+    MixKernel<kMix><<<g_num_sms, kThreads>>>(a_bits, b_bits, buffers.out, buffers.cycles);
     KVANT_BENCH_CHECK(cudaDeviceSynchronize());
   }
-  const double groups = static_cast<double>(kRounds) * 8 * threads / 32 / 4;
+  const double groups = static_cast<double>(kRounds) * 8 * kThreads / 32 / 4;
   std::printf("%-46s %6.2f cycles a group and scheduler\n", name, MedianCycles(buffers.cycles) / groups);
 }
 
@@ -412,7 +383,6 @@ void BenchInstructions() {
   KVANT_BENCH_CHECK(cudaMalloc(&buffers.cycles, 8 * g_num_sms));
   ReportRate<Lop3>(buffers);
   ReportRate<AndImmediate>(buffers);
-  ReportRate<ShiftRight>(buffers);
   ReportRate<FunnelShift>(buffers);
   ReportRate<Imad>(buffers);
   ReportRate<ImadHi>(buffers);
@@ -432,11 +402,7 @@ void BenchInstructions() {
   ReportMix<Mix::kMmaF16>("mma m16n8k16 f16, subnormal A (0x0003)", 0x00030003U, 0x3C003C00U, buffers);
   ReportMix<Mix::kMmaF16>("mma m16n8k16 f16, subnormal A and B", 0x00030003U, 0x00110011U, buffers);
   ReportMix<Mix::kMmaU8>("mma m16n8k32 u8 s8", 0x01020304U, 0x01020304U, buffers);
-  ReportMix<Mix::kAnd4>("7 LOP3", 0x01230123U, 0x3C003C00U, buffers);
-  ReportMix<Mix::kMmaAnd4>("mma + 4 LOP3", 0x01230123U, 0x3C003C00U, buffers);
-  ReportMix<Mix::kMmaAnd4Shift>("mma + 4 LOP3 + 1 SHF", 0x01230123U, 0x3C003C00U, buffers);
-  ReportMix<Mix::kLoadShared128>("LDS.128 (+1 LOP3)", 0x01230123U, 0x3C003C00U, buffers);
-  ReportMix<Mix::kAndFfma>("LOP3 + FFMA (dependent chains)", 0x01230123U, 0x3C003C00U, buffers, 512);
+  ReportMix<Mix::kMmaUnpack>("mma + 4 LOP3 + 1 SHF, each waiting for the last", 0x01230123U, 0x3C003C00U, buffers);
   KVANT_BENCH_CHECK(cudaFree(buffers.out));
   KVANT_BENCH_CHECK(cudaFree(buffers.cycles));
 }
