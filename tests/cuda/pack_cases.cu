@@ -5,6 +5,7 @@
 
 #include "attention_case.h"
 #include "device_memory.h"
+#include "kvant/codec/equalization.h"
 #include "kvant/kernels/cuda/pack.h"
 
 namespace kvant::cuda_test {
@@ -102,6 +103,62 @@ void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value
   Report(name, ok && pool.CanariesIntact());
 }
 
+// A tile filled in two steps: the second one may not touch the first one's tokens.
+void TilesOf(TokenCodec codec, uint32_t d, bool equalized) {
+  const std::string name = std::string(codec::TokenCodecName(codec)) + " tiles d=" + std::to_string(d) +
+                           (equalized ? " equalized" : "");
+  if (!Wanted(name)) return;
+  constexpr uint32_t kHeads = 2;
+  constexpr uint32_t kTokens = 16 + 11;
+  const size_t row = size_t{kHeads} * d;
+  const std::vector<Half> keys = RandomHalves(kTokens * row, d + 1);
+  const std::vector<Half> values = RandomHalves(keys.size(), d + 2);
+  std::vector<Half> map;
+  for (size_t i = 0; i < 2 * row; ++i) map.push_back(ToHalf(i / d % 2 == 0 ? 0.25F * static_cast<float>(i % 5) : 1.5F));
+  const size_t record = 2 * kernels::cuda::TokenTileBytes(codec, d);
+  const uint32_t map_index = equalized ? 0 : 0xFFFFFFFFU;
+  const std::vector<kernels::cuda::TileStoreJob> first = {{0, 0, 0, 0, 16, map_index}, {16, 0, 1, 0, 5, map_index}};
+  const std::vector<kernels::cuda::TileStoreJob> second = {{21, 0, 1, 5, 6, map_index}};
+  const DeviceBuffer device_keys(keys);
+  const DeviceBuffer device_values(values);
+  const DeviceBuffer device_first(first);
+  const DeviceBuffer device_second(second);
+  const DeviceBuffer device_map(map);
+  DeviceBuffer pool(kHeads * record);
+  pool.Fill(0xFF);  // what an earlier owner left
+  kernels::cuda::TileStore store{codec, d, kHeads, 2, device_first.data<kernels::cuda::TileStoreJob>(), device_keys.data(),
+                                 device_values.data(), device_map.data(), pool.data(), kHeads * record, record};
+  bool ok = kernels::cuda::StoreTiles(store, {}).ok();
+  store.jobs = device_second.data<kernels::cuda::TileStoreJob>();
+  store.num_jobs = 1;
+  ok = ok && kernels::cuda::StoreTiles(store, {}).ok();
+  Check(cudaDeviceSynchronize(), name.c_str());
+  const std::vector<std::byte> got = pool.Download<std::byte>();
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    std::vector<std::byte> expected(record);
+    for (uint32_t t = 0; t < kTokens; ++t) {
+      std::vector<Half> key(keys.begin() + t * row + head * d, keys.begin() + t * row + (head + 1) * d);
+      const std::span<const Half> of_head = std::span<const Half>(map).subspan(size_t{head} * 2 * d, 2 * size_t{d});
+      if (equalized) codec::EqualizeRow(key, of_head.first(d), of_head.subspan(d), key);
+      std::vector<uint8_t> key_codes(codec::RowCodeBytes(codec, d));
+      std::vector<uint8_t> value_codes(key_codes.size());
+      std::vector<Half> scales(codec::HasScale(codec) ? 2 : 0);
+      std::vector<Half> zeros(codec::HasZero(codec) ? 2 : 0);
+      const std::span<Half> s(scales);
+      const std::span<Half> z(zeros);
+      const size_t has_scale = scales.size() / 2;
+      const size_t has_zero = zeros.size() / 2;
+      codec::EncodeRowsRef(codec, d, key.data(), d, 1, {key_codes, s.first(has_scale), z.first(has_zero)});
+      codec::EncodeRowsRef(codec, d, values.data() + t * row + head * d, d, 1,
+                           {value_codes, s.subspan(has_scale), z.subspan(has_zero)});
+      kernels::cuda::StoreTokenTilesRef(codec, d, expected, t, 1, {key_codes, s.first(has_scale), z.first(has_zero)},
+                                        {value_codes, s.subspan(has_scale), z.subspan(has_zero)});
+    }
+    ok = ok && std::memcmp(expected.data(), got.data() + head * record, record) == 0;
+  }
+  Report(name, ok && pool.CanariesIntact());
+}
+
 }  // namespace
 
 CaseCount RunPackCases(const char* filter) {
@@ -109,6 +166,12 @@ CaseCount RunPackCases(const char* filter) {
   for (const TokenCodec codec : {TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine}) {
     for (const uint32_t d : {64U, 128U, 256U}) {
       for (const size_t rows : {size_t{1}, size_t{31}, size_t{5001}}) RowsOf(codec, d, rows);
+    }
+  }
+  for (const TokenCodec codec : {TokenCodec::kFp16, TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine}) {
+    for (const uint32_t d : {64U, 128U, 256U}) {
+      TilesOf(codec, d, false);
+      if (codec != TokenCodec::kFp16) TilesOf(codec, d, true);
     }
   }
   for (const codec::PairRule rule : {codec::PairRule::kMinMax, codec::PairRule::kMidRise}) {
