@@ -52,8 +52,9 @@ std::vector<ArmSpec> AllArms() {
           {"pnmix-4/1@35%", DecodeFormat::kPair, four_one},
           {"uniform2", DecodeFormat::kPair, UniformMap(128, 2)},
           {"pairs:2.0", DecodeFormat::kPair, MixedMap(128, 2.0, 8)},
-          {"pnmix,v=4", DecodeFormat::kPair, HalfThreeOne(128, 1), 4},
-          {"pairs:2.0,v=4", DecodeFormat::kPair, MixedMap(128, 2.0, 8), 4}};
+          {"pnmix v=3", DecodeFormat::kPair, HalfThreeOne(128, 1), 3},
+          {"pnmix v=4", DecodeFormat::kPair, HalfThreeOne(128, 1), 4},
+          {"pairs:2.0 v=4", DecodeFormat::kPair, MixedMap(128, 2.0, 8), 4}};
 }
 
 std::vector<SegmentSpec> SequenceOf(const ArmSpec& arm, uint32_t tokens) {

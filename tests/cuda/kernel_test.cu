@@ -120,7 +120,8 @@ void PairPages() {
                                      {"uniform 2 v2", UniformMap(d, 2), 2},    {"uniform 3 v2", UniformMap(d, 3), 2},
                                      {"uniform 4 v4", UniformMap(d, 4), 4},    {"pairs:2.0 v4", MixedMap(d, 2.0, 8), 4},
                                      {"pairs:2.0 v2", MixedMap(d, 2.0, 9), 2}, {"pairs:1.5 v2", MixedMap(d, 1.5, 10), 2},
-                                     {"pairs:3.0 v4", MixedMap(d, 3.0, 11), 4}};
+                                     {"pairs:3.0 v4", MixedMap(d, 3.0, 11), 4},
+                                     {"pnmix 3/1 v3", HalfThreeOne(d, 14), 3}, {"pairs:2.0 v3", MixedMap(d, 2.0, 15), 3}};
     for (const Kind& kind : kinds) {
       for (const uint32_t n : {97U, 288U, 1500U}) {
         CaseSpec spec{Name(kind.name, d, 8, n), {d, 2, 8}, {PnMix(n)}};
@@ -209,9 +210,9 @@ void Refusals() {
   refused("head dimension 96", request);
   request.shape = {128, 8, 8};
   request.pair_pages = true;
-  request.value_bits = 3;
+  request.value_bits = 5;
   request.max_key_columns = 2;
-  refused("three value bits", request);
+  refused("five value bits", request);
 }
 
 }  // namespace

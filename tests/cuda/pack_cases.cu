@@ -176,7 +176,7 @@ CaseCount RunPackCases(const char* filter) {
   }
   for (const codec::PairRule rule : {codec::PairRule::kMinMax, codec::PairRule::kMidRise}) {
     for (const uint32_t d : {64U, 128U, 256U}) {
-      for (const uint32_t value_bits : {2U, 4U}) {
+      for (const uint32_t value_bits : {2U, 3U, 4U}) {
         PagesOf("pnmix 3/1", HalfThreeOne(d, 5), value_bits, rule);
         PagesOf("pairs:2.0", MixedMap(d, 2.0, 6), value_bits, rule);
         PagesOf("uniform 4", UniformMap(d, 4), value_bits, rule);

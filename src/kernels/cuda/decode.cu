@@ -21,6 +21,7 @@ const std::vector<DecodeVariant>& Variants() {
       PairVariant64Value2(), PairVariant64Value4(),       PairVariant128HalfThreeOneValue2(),
       PairVariant128Value2(), PairVariant128Value2Short(), PairVariant128Value4(),
       PairVariant256Value2(), PairVariant256Value4(),
+      PairVariant64Value3(), PairVariant128Value3(), PairVariant256Value3(),
       TokenVariant64Cap(), TokenVariant128Cap(), TokenVariant256Cap(),
       PairVariant64Value2Cap(), PairVariant128Value2Cap(), PairVariant128Value4Cap(),
       PairVariant256Value2Cap(), PairVariant256Value4Cap()};
@@ -28,7 +29,13 @@ const std::vector<DecodeVariant>& Variants() {
 }
 
 uint32_t PairTileBytes(const DecodeRequest& request) {
-  return 256 * request.max_key_columns + 256 * ValueGroupsOfPlane(request.shape.head_dim, request.value_bits);
+  const uint32_t d = request.shape.head_dim;
+  uint32_t groups = 0;
+  for (uint32_t plane = 0; plane < 2; ++plane) {
+    const uint32_t bits = ValuePlaneBits(request.value_bits, plane);
+    groups += bits == 0 ? 0 : ValueGroupsOfPlane(d, bits);
+  }
+  return 256 * request.max_key_columns + 256 * groups;
 }
 
 // A stage holds the largest load of any format the kernel reads.

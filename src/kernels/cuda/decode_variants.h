@@ -35,6 +35,9 @@ DecodeVariant PairVariant128Value2Short();
 DecodeVariant PairVariant128Value4();
 DecodeVariant PairVariant256Value2();
 DecodeVariant PairVariant256Value4();
+DecodeVariant PairVariant64Value3();
+DecodeVariant PairVariant128Value3();
+DecodeVariant PairVariant256Value3();
 
 // With a soft cap on the logits.
 DecodeVariant TokenVariant64Cap();

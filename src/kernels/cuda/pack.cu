@@ -165,8 +165,9 @@ KVANT_DEVICE void FitValues(PackMemory<kHeadDim>& memory, codec::PairRule rule, 
   __syncthreads();
 }
 
-template <bool kAllCells, int kBits, int kHeadDim>
-KVANT_DEVICE void PackValues(const PackMemory<kHeadDim>& memory, std::byte* record) {
+/// One plane of the values: kBits bits of every code from bit kLow on; `offset` is where it begins in a block's values.
+template <bool kAllCells, int kBits, int kLow, int kHeadDim>
+KVANT_DEVICE void PackValues(const PackMemory<kHeadDim>& memory, uint32_t offset, std::byte* record) {
   constexpr uint32_t kFields = 16 / kBits;
   constexpr uint32_t kSteps = kHeadDim / 16;
   constexpr uint32_t kGroups = ValueGroupsOfPlane(kHeadDim, kBits);
@@ -179,16 +180,17 @@ KVANT_DEVICE void PackValues(const PackMemory<kHeadDim>& memory, std::byte* reco
 #pragma unroll
     for (uint32_t f = 0; f < kFields; ++f) {
       const uint32_t field = group * kFields + f;
+      if (field >= 2 * kSteps) break;  // a block of two tiles may not fill its last words
       const uint32_t channel = field % kSteps * 16 + row;
 #pragma unroll
       for (uint32_t half = 0; half < 2; ++half) {
         const uint32_t token = block * 32 + field / kSteps * 16 + lane % 4 * 2 + half + i % 4 / 2 * 8;
         const uint32_t code = memory.values[token].template Encode<kAllCells>(__half2float(memory.rows[token][channel]));
-        word |= code << (16 * half + f * kBits);
+        word |= (code >> kLow & ((1U << kBits) - 1U)) << (16 * half + f * kBits);
       }
     }
-    const uint32_t keys = 2 * memory.map.key_columns * 256;
-    *reinterpret_cast<uint32_t*>(record + block * memory.map.block_bytes + keys + (group * 128 + i % 128) * 4) = word;
+    const uint32_t values = 2 * memory.map.key_columns * 256 + offset;
+    *reinterpret_cast<uint32_t*>(record + block * memory.map.block_bytes + values + (group * 128 + i % 128) * 4) = word;
   }
 }
 
@@ -212,7 +214,12 @@ __global__ void __launch_bounds__(kThreads) PackPairKernel(const PairPack pack) 
   LoadRows(memory, static_cast<const __half*>(pack.values) + first, row_stride);
   __syncthreads();
   FitValues(memory, pack.format.value_rule, kValueBits, record);
-  PackValues<kAllCells, kValueBits>(memory, record);
+  if constexpr (kValueBits == 3) {
+    PackValues<kAllCells, 1, 0>(memory, 0, record);
+    PackValues<kAllCells, 2, 1>(memory, 512 * ValueGroupsOfPlane(kHeadDim, 1), record);
+  } else {
+    PackValues<kAllCells, kValueBits, 0>(memory, 0, record);
+  }
 }
 
 template <int kHeadDim, int kValueBits, bool kAllCells>
@@ -232,6 +239,9 @@ Status LaunchFor(const PairPack& pack, cudaStream_t stream) {
   if (pack.format.value_bits == 2) {
     return cells ? Launch<kHeadDim, 2, true>(pack, stream) : Launch<kHeadDim, 2, false>(pack, stream);
   }
+  if (pack.format.value_bits == 3) {
+    return cells ? Launch<kHeadDim, 3, true>(pack, stream) : Launch<kHeadDim, 3, false>(pack, stream);
+  }
   return cells ? Launch<kHeadDim, 4, true>(pack, stream) : Launch<kHeadDim, 4, false>(pack, stream);
 }
 
@@ -240,9 +250,8 @@ Status CheckPack(const PairPack& pack) {
   if (format.page_tokens != kPairPageTokens || format.value_group != format.head_dim) {
     return {StatusCode::kInvalidArgument, "the CUDA packer has pages of 128 tokens and one value group a token"};
   }
-  if (format.value_bits != 2 && format.value_bits != 4) {
-    return {StatusCode::kModelUnsupported,
-            "the CUDA packer has 2 and 4 value bits, not " + std::to_string(format.value_bits)};
+  if (format.value_bits < 2 || format.value_bits > 4) {
+    return {StatusCode::kInvalidArgument, "value bits: " + std::to_string(format.value_bits) + " is not supported"};
   }
   if (format.head_dim != 64 && format.head_dim != 128 && format.head_dim != 256) {
     return {StatusCode::kModelUnsupported,

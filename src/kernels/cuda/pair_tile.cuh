@@ -13,7 +13,7 @@ enum class PairSteps {
 /// Tokens in a pair page. `tiles` is the first loaded block, `tail` the scales, `steps` the map's table.
 template <int kHeadDim, int kValueBits, int kUnitTiles_, PairSteps kKind>
 struct PairTiles {
-  static_assert(kValueBits == 2 || kValueBits == 4);
+  static_assert(kValueBits >= 2 && kValueBits <= 4);
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kUnitTiles = kUnitTiles_;
   static constexpr int kMaskedTiles = 2;
@@ -22,7 +22,11 @@ struct PairTiles {
   static constexpr float kZeroUnit = 1.0F;
   static constexpr float kKeyUnit = 524288.0F;  // 2^19: codes are c · 2^(bit - 24), q carries 2^(5 - bit)
   static constexpr bool kNeedsSteps = kKind == PairSteps::kAny;
-  static constexpr uint32_t kValueBlockBytes = 512 * ValueGroupsOfPlane(kHeadDim, kValueBits);
+  // Three bits are two planes: the lowest bit, then the other two.
+  static constexpr bool kHasLowPlane = kValueBits == 3;
+  static constexpr int kFieldBits = kHasLowPlane ? 2 : kValueBits;
+  static constexpr uint32_t kLowPlaneBytes = kHasLowPlane ? 512 * ValueGroupsOfPlane(kHeadDim, 1) : 0;
+  static constexpr uint32_t kValueBlockBytes = kLowPlaneBytes + 512 * ValueGroupsOfPlane(kHeadDim, kFieldBits);
 
   /// Where the map fixes them: two tiles share a block, a column is 256 bytes a tile.
   static constexpr uint32_t kFixedTileBytes =
@@ -91,7 +95,8 @@ struct PairTiles {
     FixedStep<kTiles, 1, 8>(s, w, query.q[narrow + 1], narrow_scale.z, narrow_scale.w);
   }
 
-  static KVANT_DEVICE constexpr uint32_t WeightOfBit(int bit) { return ((5U - bit + 15U) << 10) * 0x10001U; }
+  static KVANT_DEVICE constexpr uint32_t PowerOfTwo(int exponent) { return ((exponent + 15U) << 10) * 0x10001U; }
+  static KVANT_DEVICE constexpr uint32_t WeightOfBit(int bit) { return PowerOfTwo(5 - bit); }
 
   template <int kTiles, int kWidth, int kBit>
   static KVANT_DEVICE void FixedStep(float (&s)[kTiles][4], const uint2 (&w)[kTiles], const uint32_t (&q)[2],
@@ -129,18 +134,20 @@ struct PairTiles {
 
   template <int kTiles>
   KVANT_DEVICE void Values(float (&acc)[kSteps][4], const uint32_t (&p)[kTiles][2], Lane lane) const {
-    constexpr int kFields = 16 / kValueBits;
-    constexpr uint32_t kMask = ((1U << kValueBits) - 1U) * 0x10001U;
+    constexpr int kFields = 16 / kFieldBits;
+    constexpr uint32_t kMask = ((1U << kFieldBits) - 1U) * 0x10001U;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const uint32_t values = tiles + (t / 2) * block_bytes + 2 * key_tile_bytes + lane.id * 16;
+      const uint32_t block = tiles + (t / 2) * block_bytes + 2 * key_tile_bytes + lane.id * 16;
+      if constexpr (kHasLowPlane) LowPlane(acc, block, t, p[t]);
+      const uint32_t values = block + kLowPlaneBytes;
       if constexpr (kSteps < kFields) {
         // Two tiles share the words: the second one's fields are shifted down onto the first one's places.
         const uint4 w = Load16(values);
-        const uint32_t shift = t % 2 == 0 ? 0 : kSteps * kValueBits;
+        const uint32_t shift = t % 2 == 0 ? 0 : kSteps * kFieldBits;
         const uint4 from = make_uint4(w.x >> shift, w.y >> shift, w.z >> shift, w.w >> shift);
 #pragma unroll
-        for (int j = 0; j < kSteps; ++j) Field(acc[j], from, kMask << (j * kValueBits), p[t]);
+        for (int j = 0; j < kSteps; ++j) Field(acc[j], from, kMask << (j * kFieldBits), p[t]);
       } else {
 #pragma unroll
         for (int first = 0; first < kSteps; first += kFields) {
@@ -148,11 +155,29 @@ struct PairTiles {
           const uint4 x = make_uint4(w.x >> 6, w.y >> 6, w.z >> 6, w.w >> 6);
 #pragma unroll
           for (int j = 0; j < kFields && first + j < kSteps; ++j) {
-            const int bit = j * kValueBits;
-            Field(acc[first + j], bit + kValueBits <= 10 ? w : x, kMask << FieldBit(bit), p[t]);
+            const int bit = j * kFieldBits;
+            Field(acc[first + j], bit + kFieldBits <= 10 ? w : x, kMask << FieldBit(bit), p[t]);
           }
         }
       }
+    }
+  }
+
+  /// The lowest bits of three: their places differ from those of the upper fields, so the probabilities are brought to
+  /// half of the upper field's weight first.
+  KVANT_DEVICE void LowPlane(float (&acc)[kSteps][4], uint32_t block, int t, const uint32_t (&p)[2]) const {
+    const int first = t % 2 * kSteps;  // field of step 0
+    const uint4 w = Load16(block + first / 16 * 512);
+    const uint4 x = make_uint4(w.x >> 6, w.y >> 6, w.z >> 6, w.w >> 6);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int field = (first + i) % 16;
+      const bool shifted = field > 7;
+      const int bit = shifted ? field - 6 : field;
+      const uint32_t weight = PowerOfTwo(FieldBit(i % (16 / kFieldBits) * kFieldBits) - 1 - bit);
+      const uint32_t scaled[2] = {Bits(__hmul2(AsHalf2(p[0]), AsHalf2(weight))),
+                                  Bits(__hmul2(AsHalf2(p[1]), AsHalf2(weight)))};
+      Field(acc[i], shifted ? x : w, 0x10001U << bit, scaled);
     }
   }
 
@@ -160,10 +185,11 @@ struct PairTiles {
     Mma(acc, w.x & mask, w.y & mask, w.z & mask, w.w & mask, p[0], p[1]);
   }
 
-  static KVANT_DEVICE constexpr int FieldBit(int bit) { return bit + kValueBits <= 10 ? bit : bit - 6; }
+  static KVANT_DEVICE constexpr int FieldBit(int bit) { return bit + kFieldBits <= 10 ? bit : bit - 6; }
 
   static KVANT_DEVICE constexpr float AccUnit(int step) {
-    return 16777216.0F / static_cast<float>(1 << FieldBit(step % (16 / kValueBits) * kValueBits));
+    const float whole = kHasLowPlane ? 33554432.0F : 16777216.0F;  // an upper field counts twice: 2^25, else 2^24
+    return whole / static_cast<float>(1 << FieldBit(step % (16 / kFieldBits) * kFieldBits));
   }
 };
 

@@ -82,7 +82,7 @@ struct PairPack {
 /// codec::EncodePairPageRef into records of the device layout, code for code; many pages a launch, so that a residual
 /// is flushed for all sequences (and, with one pool base and maps for all layers, all layers) at once.
 ///
-/// Requires finite input; one value group (format.value_group == head_dim), 2 or 4 value bits
+/// Requires finite input; one value group (format.value_group == head_dim)
 /// Errors   kModelUnsupported, kInvalidArgument name what is not supported
 Status PackPairPages(const PairPack& pack, Stream stream);
 
