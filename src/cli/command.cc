@@ -4,9 +4,11 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <exception>
 #include <iostream>
 #include <new>
+#include <string_view>
 
 #include "cli/version.h"
 
@@ -22,6 +24,16 @@ Status RunGuarded(const Work& work, Console& console) {
   } catch (const std::exception& error) {
     return {StatusCode::kInternal, error.what()};
   }
+}
+
+// A result that could not be written (a full disk, a closed pipe) is a failure, whatever the work said.
+int WithOutputWritten(int exit_status) {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) {
+    return exit_status;
+  }
+  std::cerr << "kvant: cannot write standard output\n";
+  return exit_status == kExitDone ? kExitFailed : exit_status;
 }
 
 }  // namespace
@@ -68,9 +80,11 @@ int Program::Run(int argc, char** argv) {
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return ReportParseError(error);
+    // The parser may have stopped before it came to --json.
+    json_ = json_ || std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--json"; });
+    return WithOutputWritten(ReportParseError(error));
   }
-  return RunChosen();
+  return WithOutputWritten(RunChosen());
 }
 
 int Program::ReportParseError(const CLI::ParseError& error) {
@@ -81,6 +95,7 @@ int Program::ReportParseError(const CLI::ParseError& error) {
   const auto chosen = app_.get_subcommands();
   const std::string command = chosen.empty() ? "kvant" : "kvant " + chosen.front()->get_name();
   std::cerr << command << ": " << error.what() << "\nTry " << command << " --help.\n";
+  Console(json_).PrintJson(ErrorJson({StatusCode::kInvalidArgument, error.what()}));
   return kExitUsage;
 }
 

@@ -26,6 +26,10 @@ std::string Dump(const Json& value) { return value.dump(2, ' ', false, Json::err
 
 }  // namespace
 
+Json ErrorJson(const Status& status) {
+  return {{"error", {{"code", StatusCodeName(status.code())}, {"message", status.message()}}}};
+}
+
 Console::Console(bool json) : json_(json), terminal_(isatty(STDERR_FILENO) == 1) {}
 
 void Console::PrintText(std::string_view text) {
@@ -49,7 +53,7 @@ void Console::PrintNote(std::string_view line) {
 
 void Console::PrintError(const Status& status) {
   PrintNote(fmt::format("kvant: {}", status.message()));
-  PrintJson({{"error", {{"code", StatusCodeName(status.code())}, {"message", status.message()}}}});
+  PrintJson(ErrorJson(status));
 }
 
 void Console::ShowProgress(std::string_view stage, uint64_t done, uint64_t total, std::string_view detail) {

@@ -13,6 +13,9 @@ namespace kvant::cli {
 /// JSON whose fields stay in the order they were written in.
 using Json = nlohmann::ordered_json;
 
+/// {"error": {"code", "message"}}: what --json prints instead of a result.
+Json ErrorJson(const Status& status);
+
 /// Standard output and standard error of one command.
 ///
 /// With --json standard output gets exactly one JSON object, the result or the error. Without it, standard output gets

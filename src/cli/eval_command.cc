@@ -26,11 +26,15 @@ struct EvalFlags {
   eval::PerplexityOptions options;
 };
 
-// --quick: small enough for a look, too small to quote.
+// --quick: small enough for a look, too small to quote. What was asked for by a flag of its own stays.
 void Shrink(eval::PerplexityOptions* options) {
-  options->num_windows = 1;
-  options->window_tokens = 512;
-  options->prompt_tokens = 384;
+  const eval::PerplexityOptions defaults;
+  if (options->window_tokens == defaults.window_tokens) {
+    options->window_tokens = 512;
+  }
+  if (options->prompt_tokens == defaults.prompt_tokens) {
+    options->prompt_tokens = options->window_tokens / 4 * 3;
+  }
 }
 
 Result<eval::Protocol> ParseProtocol(const std::string& word) {
@@ -89,8 +93,7 @@ std::vector<std::vector<std::string>> ResultRows(const std::vector<eval::Perplex
   return rows;
 }
 
-Status WriteCsv(const std::string& path, const std::vector<std::vector<std::string>>& rows) {
-  std::ofstream file(path);
+Status WriteCsv(const std::string& path, std::ofstream& file, const std::vector<std::vector<std::string>>& rows) {
   for (const std::vector<std::string>& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) {
       file << (i > 0 ? ";" : "") << row[i];  // precision words hold commas
@@ -111,20 +114,31 @@ Status RunEval(EvalFlags& flags, Console& console) {
     Shrink(&flags.options);
   }
   flags.options.progress = [&](uint32_t done, uint32_t total) { console.ShowProgress("eval", done, total, "passes"); };
+  std::ofstream csv;
+  if (!flags.csv.empty()) {
+    csv.open(flags.csv);  // before the work, which takes minutes
+    if (!csv) {
+      return {StatusCode::kIoError, "cannot write " + flags.csv};
+    }
+  }
   KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(opened, flags.text));
   KVANT_ASSIGN_OR_RETURN(const std::vector<eval::PerplexityResult> results,
                          eval::Perplexity(*opened.engine, tokens, precisions, flags.options));
   console.ClearProgress();
+  const auto rows = ResultRows(results);
+  if (csv.is_open()) {
+    KVANT_RETURN_IF_ERROR(WriteCsv(flags.csv, csv, rows));
+  }
   console.PrintJson({{"results", ResultsJson(results)},
                      {"model", opened.model->path()},
                      {"seed", 0},
                      {"protocol", flags.protocol},
                      {"windows", flags.options.num_windows},
-                     {"window_tokens", flags.options.window_tokens}});
-  const auto rows = ResultRows(results);
+                     {"window_tokens", flags.options.window_tokens},
+                     {"prompt_tokens", flags.options.prompt_tokens}});
   console.PrintText(FormatTable(rows, /*header=*/true));
-  return flags.csv.empty() ? OkStatus() : WriteCsv(flags.csv, rows);
+  return OkStatus();
 }
 
 }  // namespace
@@ -143,7 +157,7 @@ void AddEvalCommand(Program& program) {
   AddOption(*command, "--window-tokens", flags->options.window_tokens, "Tokens of a window");
   AddOption(*command, "--prompt-tokens", flags->options.prompt_tokens, "Tokens of a window's prompt (protocol prompt)");
   AddOption(*command, "--csv", flags->csv, "Write the table to a file, fields separated by semicolons");
-  AddSwitch(*command, "--quick", flags->quick, "One window of 512 tokens, 384 of them the prompt");
+  AddSwitch(*command, "--quick", flags->quick, "Windows of 512 tokens, three quarters of them the prompt");
 }
 
 }  // namespace kvant::cli

@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kAsReceived = "as-received";
 constexpr const char* kDefaultPrecision = "int8";
+constexpr double kMinLinkGbps = 1e-4;
 constexpr double kMaxLinkGbps = 1e6;
 
 Result<codec::Precision> Parse(const std::string& flag, const std::string& word) {
@@ -48,8 +49,9 @@ void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--wire", flags.wire, "Precision of what is sent, the same words (default: int8)");
   AddSwitch(command, "--disaggregated", flags.disaggregated,
             "Prefill and decode in engines of their own, which share nothing but a transport");
-  AddOption(command, "--link-gbps", flags.link_gbps, "Rate of that transport in 10^9 bits a second; 0 is no limit")
-      ->check(CLI::Range(0.0, kMaxLinkGbps));
+  AddOption(command, "--link-gbps", flags.link_gbps,
+            "Rate of that transport in 10^9 bits a second, from 0.0001; 0 is no limit")
+      ->check(CLI::Range(kMinLinkGbps, kMaxLinkGbps) | CLI::IsMember({0.0}));
 }
 
 void AddSamplingFlags(CLI::App& command, engine::SamplingParams& sampling) {

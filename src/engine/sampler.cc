@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "kvant/base/check.h"
 #include "kvant/engine/backend.h"
@@ -16,6 +17,19 @@ Status OutOfRange(const char* field, const char* range) {
 }
 
 bool Within(float value, float low, float high) { return value >= low && value <= high; }  // false for NaN
+
+// The grammar's parser calls itself for each level.
+Status CheckGrammarDepth(std::string_view grammar) {
+  constexpr int kMaxDepth = 500;
+  int depth = 0;
+  for (const char c : grammar) {
+    depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+    if (depth > kMaxDepth) {
+      return {StatusCode::kInvalidArgument, "the grammar nests deeper than " + std::to_string(kMaxDepth) + " levels"};
+    }
+  }
+  return OkStatus();
+}
 
 // One number a draw, from seed and draw number alone: a decode worker goes on where a prefill worker stopped.
 uint32_t SeedOfDraw(uint32_t seed, uint64_t draw) {
@@ -55,6 +69,7 @@ Status CheckSampling(const SamplingParams& params) {
 
 Result<std::unique_ptr<Sampler>> Sampler::Create(const Tokenizer& tokenizer, const SamplingParams& params) {
   KVANT_RETURN_IF_ERROR(CheckSampling(params));
+  KVANT_RETURN_IF_ERROR(CheckGrammarDepth(params.grammar));
   std::unique_ptr<Sampler> sampler(new Sampler());
   sampler->params_ = params;
   sampler->candidates_ = std::make_unique<Candidates>();

@@ -78,7 +78,8 @@ TEST_P(LayerCacheTest, ChunksCoverEachTokenOnceInOrder) {
   ASSERT_TRUE(cache.EncodeDue(codec::PromptTail::kByPosition, nullptr).ok());
   uint32_t next = 0;
   for (uint32_t chunk = 0; chunk < cache.num_chunks(); ++chunk) {
-    for (const kernels::AttendSlice& slice : cache.Chunk(1, chunk).span()) {
+    const ChunkSlices part = cache.Chunk(1, chunk);
+    for (const kernels::AttendSlice& slice : part.span()) {
       EXPECT_EQ(slice.segment.first_position + static_cast<int32_t>(slice.first_token), static_cast<int32_t>(next));
       EXPECT_EQ(slice.first_token % codec::kTileTokens, 0U);
       next += slice.num_tokens;

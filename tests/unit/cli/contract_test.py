@@ -52,6 +52,31 @@ class ContractTest(unittest.TestCase):
             self.assertIn(text, message)
         return message
 
+    # Output that cannot be written, and errors found while flags are read
+
+    def test_output_that_is_lost_is_a_failure(self):
+        for words in (("models",), ("models", "--json"), ("generate", "-m", self.tiny, "-p", "a", "-n", "2")):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([KVANT, *words], stdout=full, stderr=subprocess.PIPE, timeout=60,
+                                      env=os.environ | {"KVANT_THREADS": "1"})
+            self.assertEqual(done.returncode, 1, words)
+            self.assertIn(b"cannot write standard output", done.stderr)
+
+    def test_usage_errors_are_one_json_object_too(self):
+        for words in (("generate", "--json", "-n", "abc"), ("generate", "-n", "0", "--json"), ("models", "--json", "x"),
+                      ("generate", "--json", "--link-gbps", "1e-9"), ("generate", "--json", "--threads", "100000")):
+            done = self.run_kvant(*words, status=2)
+            self.assertEqual(json.loads(done.stdout)["error"]["code"], "invalid_argument")
+
+    def test_a_table_that_cannot_be_written_ends_an_evaluation_before_it_begins(self):
+        done = self.run_kvant("eval", "ppl", "--json", "-m", self.tiny, "--csv", str(self.dir / "no" / "x.csv"), status=1)
+        self.assertIn("cannot write", json.loads(done.stdout)["error"]["message"])
+
+    def test_a_grammar_of_any_depth_is_answered(self):
+        path = self.dir / "deep.gbnf"
+        path.write_text("root ::= " + "(" * 20000 + '"a"' + ")" * 20000)
+        self.run_kvant("generate", "-m", self.tiny, "-p", "a", "--grammar", str(path), status=2)
+
     # What the program says about itself
 
     def test_every_command_has_help_on_standard_output(self):
