@@ -172,9 +172,9 @@ void AttentionOp::AttendChunkUnit(uint32_t layer, uint32_t index, ggml_tensor* d
   const auto partial = [&](uint32_t of) {
     return PartialAt(chunk_partials_.data() + of * partial_floats, q_heads_per_kv_head_, params_.head_dim);
   };
-  kernels::AttendChunk(backend_->isa(), QueriesOf(dst->src[0], item, unit.kv_head, 0, 1),
-                       item.sequence->layer(layer).Chunk(unit.kv_head, unit.first).span(), partial(index),
-                       state.scratch);
+  const cache::ChunkSlices slices = item.sequence->layer(layer).Chunk(unit.kv_head, unit.first);
+  kernels::AttendChunk(backend_->isa(), QueriesOf(dst->src[0], item, unit.kv_head, 0, 1), slices.span(),
+                       partial(index), state.scratch);
   Group& group = groups_[unit.group];
   if (group.pending.fetch_sub(1, std::memory_order_acq_rel) > 1) {
     return;

@@ -26,7 +26,8 @@ inline constexpr uint32_t kChunkTokens = 512;
 struct ChunkSlices {
   std::array<kernels::AttendSlice, 3> slices;
   uint32_t count = 0;
-  std::span<const kernels::AttendSlice> span() const { return {slices.data(), count}; }
+  std::span<const kernels::AttendSlice> span() const& { return {slices.data(), count}; }
+  std::span<const kernels::AttendSlice> span() const&& = delete;  // would outlive the slices in a range-for
 };
 
 /// The KV of one layer of one sequence, in position order: sinks (fp16), encoded tokens, residual (fp16).

@@ -50,7 +50,8 @@ void AttendJob::Run(std::span<const Place> places, uint32_t num_chunks) {
     const auto chunk = static_cast<uint32_t>(index % num_chunks);
     const auto kv_head = static_cast<uint32_t>(group % shape_.num_kv_heads);
     const Place& place = places[group / shape_.num_kv_heads];
-    kernels::AttendChunk(isa_, QueriesOf(kv_head), place.layer->Chunk(kv_head, place.first_chunk + chunk).span(),
+    const cache::ChunkSlices slices = place.layer->Chunk(kv_head, place.first_chunk + chunk);
+    kernels::AttendChunk(isa_, QueriesOf(kv_head), slices.span(),
                          PartialOf(group, chunk), scratch_[static_cast<size_t>(thread)]);
     if (pending_[group].fetch_sub(1, std::memory_order_acq_rel) == 1) {
       Merge(group);

@@ -100,7 +100,8 @@ void AttentionLayers::Attend(AttendJob& job, uint32_t num_tokens, uint32_t round
 AttentionLayers::Load AttentionLayers::LoadOf(uint32_t num_tokens) const {
   Load load;
   for (uint32_t chunk = 0; chunk < ChunksOf(num_tokens); ++chunk) {
-    for (const kernels::AttendSlice& slice : layers_.front().Chunk(0, chunk).span()) {
+    const cache::ChunkSlices slices = layers_.front().Chunk(0, chunk);
+    for (const kernels::AttendSlice& slice : slices.span()) {
       const codec::TokenPageLayout& layout = *slice.segment.layout;
       load.tokens += slice.num_tokens;
       load.bytes += uint64_t{slice.num_tokens} * 2 * codec::RowBytes(layout.codec, layout.head_dim) * num_kv_heads_;

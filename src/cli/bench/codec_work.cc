@@ -17,8 +17,8 @@ constexpr size_t kCheckedRows = 1000;  // ragged on purpose
 codec::ConstTokenRows Const(codec::TokenRows rows) { return {rows.codes, rows.scales, rows.zeros}; }
 
 template <typename T>
-bool SameBytes(std::span<const T> a, std::span<const T> b) {
-  return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+bool Same(std::span<const T> a, std::span<const T> b) {
+  return std::ranges::equal(a, b);
 }
 
 }  // namespace
@@ -75,15 +75,15 @@ Status CodecWork::Check(Encoded& encoded) {
   const codec::TokenRows reference = RowsOf(expected, 0, kCheckedRows);
   codec::EncodeRowsRef(encoded.codec, head_dim_, SourceRow(0), head_dim_, kCheckedRows, reference);
   const codec::TokenRows rows = RowsOf(encoded, 0, kCheckedRows);
-  if (!SameBytes<uint8_t>(rows.codes, reference.codes) || !SameBytes<Half>(rows.scales, reference.scales) ||
-      !SameBytes<Half>(rows.zeros, reference.zeros)) {
+  if (!Same<uint8_t>(rows.codes, reference.codes) || !Same<Half>(rows.scales, reference.scales) ||
+      !Same<Half>(rows.zeros, reference.zeros)) {
     return fault("encoded");
   }
   std::vector<Half> decoded(kCheckedRows * head_dim_);
   std::vector<Half> decoded_reference(decoded.size());
   kernels_->decode(encoded.codec, head_dim_, Const(rows), kCheckedRows, decoded.data(), head_dim_);
   codec::DecodeRowsRef(encoded.codec, head_dim_, Const(rows), kCheckedRows, decoded_reference.data(), head_dim_);
-  return SameBytes<Half>(decoded, decoded_reference) ? OkStatus() : fault("decoded");
+  return Same<Half>(decoded, decoded_reference) ? OkStatus() : fault("decoded");
 }
 
 codec::TokenRows CodecWork::RowsOf(Encoded& encoded, size_t first, size_t count) const {
