@@ -50,8 +50,8 @@ TEST(AttentionLayers, ALoadIsTheBytesOfItsTokens) {
   constexpr uint64_t kRowBytes = 64 + 2;  // codes and scale
   EXPECT_EQ(layers->LoadOf(1024).tokens, 1024U);
   EXPECT_EQ(layers->LoadOf(1024).bytes, 1024 * 2 * 2 * kRowBytes);
-  EXPECT_EQ(layers->LoadOf(256).tokens, 256U);
-  EXPECT_EQ(layers->LoadOf(100).tokens, 256U) << "whole chunks";
+  EXPECT_EQ(layers->LoadOf(cache::kChunkTokens).tokens, cache::kChunkTokens);
+  EXPECT_EQ(layers->LoadOf(100).tokens, cache::kChunkTokens) << "whole chunks";
 }
 
 TEST(AttentionLayers, EveryRoundAttendsToTheSameContents) {
