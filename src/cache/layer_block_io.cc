@@ -72,16 +72,7 @@ void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std
     std::memcpy(block.data(), map->mean.data(), layout.map_bytes() / 2);
     std::memcpy(block.data() + layout.map_bytes() / 2, map->scale.data(), layout.map_bytes() / 2);
   }
-  const auto write = [&](size_t kv_head) {
-    WriteHead(layout, map ? &*map : nullptr, static_cast<uint32_t>(kv_head), block);
-  };
-  if (pool != nullptr) {
-    pool->ParallelFor(shape_.num_kv_heads, [&](size_t kv_head, int) { write(kv_head); });
-    return;
-  }
-  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-    write(kv_head);
-  }
+  ForEachHead(pool, [&](uint32_t kv_head) { WriteHead(layout, map ? &*map : nullptr, kv_head, block); });
 }
 
 void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map, uint32_t kv_head,

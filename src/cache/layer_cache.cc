@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <functional>
 
 #include "kvant/base/check.h"
 #include "kvant/cache/sequence.h"
@@ -17,16 +16,6 @@ codec::TokenPageLayout ExactLayout(uint32_t head_dim, uint32_t capacity) {
 
 uint32_t SinkCapacity(const codec::Precision& precision) {
   return static_cast<uint32_t>(RoundUp(std::max(precision.num_sinks, 1U), codec::kTileTokens));
-}
-
-void ForEachIndex(ThreadPool* pool, uint32_t count, const std::function<void(size_t)>& body) {
-  if (pool != nullptr) {
-    pool->ParallelFor(count, [&](size_t index, int) { body(index); });
-    return;
-  }
-  for (uint32_t index = 0; index < count; ++index) {
-    body(index);
-  }
 }
 
 // Encoded rows of one batch in memory of their own.
@@ -139,13 +128,22 @@ void LayerCache::LoadRun(const PageRun& run, uint32_t kv_head, uint32_t first, u
   });
 }
 
+void LayerCache::ForEachHead(ThreadPool* pool, const std::function<void(uint32_t)>& body) const {
+  if (pool != nullptr) {
+    pool->ParallelFor(shape_.num_kv_heads, [&](size_t kv_head, int) { body(static_cast<uint32_t>(kv_head)); });
+    return;
+  }
+  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+    body(kv_head);
+  }
+}
+
 codec::Equalization LayerCache::MeasureEqualization(ThreadPool* pool) const {
   codec::EqualizationBuilder builder(shape_.num_kv_heads, shape_.head_dim);
   const uint32_t count = residual_.num_tokens();
   const kernels::EqualizeKernels& kernels = kernels::EqualizeKernelsOf(isa_);
   const auto each_batch = [&](auto&& add) {
-    ForEachIndex(pool, shape_.num_kv_heads, [&](size_t index) {
-      const auto kv_head = static_cast<uint32_t>(index);
+    ForEachHead(pool, [&](uint32_t kv_head) {
       std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
       std::vector<Half> values(keys.size());
       for (uint32_t done = 0; done < count; done += kBatchTokens) {
@@ -194,8 +192,7 @@ Status LayerCache::MoveToEncoded(uint32_t count, ThreadPool* pool) {
   const codec::Equalization* map = equalization_ ? &*equalization_ : nullptr;
   const uint32_t first_slot = encoded_.num_tokens();
   KVANT_RETURN_IF_ERROR(encoded_.Extend(count));
-  ForEachIndex(pool, shape_.num_kv_heads, [&](size_t index) {
-    const auto kv_head = static_cast<uint32_t>(index);
+  ForEachHead(pool, [&](uint32_t kv_head) {
     ForEachPiece(kPageTokens, first_slot, count, [&](uint32_t page, uint32_t slot, uint32_t n, uint32_t offset) {
       RowBuffer keys(precision_.codec, shape_.head_dim, n);
       RowBuffer values(precision_.codec, shape_.head_dim, n);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -83,6 +84,8 @@ class LayerCache {
   void StoreRun(PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,
                 size_t stride);
   void LoadRun(const PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, Half* keys, Half* values) const;
+  /// body(kv_head) for every KV head, on the pool's threads where there is a pool.
+  void ForEachHead(ThreadPool* pool, const std::function<void(uint32_t)>& body) const;
   codec::Equalization MeasureEqualization(ThreadPool* pool) const;
   /// Residual tokens [first, first + count), equalized where there is a map, and encoded.
   void EncodeRows(const codec::Equalization* map, codec::TokenCodec codec, uint32_t kv_head, uint32_t first,
