@@ -1,9 +1,10 @@
 #include "cli/command.h"
 
+#include <fmt/core.h>
+
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -36,6 +37,30 @@ int WithOutputWritten(int exit_status) {
   return exit_status == kExitDone ? kExitFailed : exit_status;
 }
 
+std::string NamesOf(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  return names;
+}
+
+// "kvant bench decode".
+std::string PathOf(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  return parent == nullptr ? app.get_name() : PathOf(*parent) + " " + app.get_name();
+}
+
+// The parser only says that a sub-command is missing.
+std::string MessageOf(const CLI::ParseError& error, const CLI::App& app) {
+  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr) {
+    return error.what();
+  }
+  const std::vector<std::string> words = app.remaining();
+  return fmt::format("{}; known are {}", words.empty() ? "no command is given" : "unknown command " + words.front(),
+                     NamesOf(app));
+}
+
 }  // namespace
 
 int ExitStatusOf(const Status& status) {
@@ -45,18 +70,6 @@ int ExitStatusOf(const Status& status) {
     case StatusCode::kPrecisionUnsupported: return kExitUsage;
     default: return kExitFailed;
   }
-}
-
-std::string EnvironmentTwin(const std::string& names) {
-  const size_t start = names.find("--");
-  std::string twin = names.substr(start + 2, names.find(',', start) - start - 2);
-  std::transform(twin.begin(), twin.end(), twin.begin(),
-                 [](unsigned char letter) { return letter == '-' ? '_' : static_cast<char>(std::toupper(letter)); });
-  return "KVANT_" + twin;
-}
-
-CLI::Option* AddSwitch(CLI::App& command, const std::string& names, bool& value, const std::string& help) {
-  return command.add_flag(names, value, help)->envname(EnvironmentTwin(names));
 }
 
 Program::Program() : app_("LLM inference from a mixed-precision KV cache", "kvant") {
@@ -92,11 +105,19 @@ int Program::ReportParseError(const CLI::ParseError& error) {
     app_.exit(error);  // --help and --version: prints on standard output
     return kExitDone;
   }
-  const auto chosen = app_.get_subcommands();
-  const std::string command = chosen.empty() ? "kvant" : "kvant " + chosen.front()->get_name();
-  std::cerr << command << ": " << error.what() << "\nTry " << command << " --help.\n";
-  Console(json_).PrintJson(ErrorJson({StatusCode::kInvalidArgument, error.what()}));
+  const CLI::App& app = Chosen();
+  Console console(json_);
+  console.PrintError({StatusCode::kInvalidArgument, MessageOf(error, app)});
+  console.PrintNote(fmt::format("Try {} --help.", PathOf(app)));
   return kExitUsage;
+}
+
+const CLI::App& Program::Chosen() const {
+  const CLI::App* app = &app_;
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+  }
+  return *app;
 }
 
 int Program::RunChosen() {

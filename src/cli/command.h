@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/console.h"
+#include "cli/option.h"
 #include "kvant/base/status.h"
 
 namespace kvant::cli {
@@ -34,24 +35,14 @@ class Program {
 
  private:
   int ReportParseError(const CLI::ParseError& error);
+  /// The command that was chosen, or the one of its sub-commands.
+  const CLI::App& Chosen() const;
   int RunChosen();
 
   CLI::App app_;
   bool json_ = false;
   Work chosen_;
 };
-
-/// KVANT_ and the first long name of `names` ("-n,--max-tokens" → "KVANT_MAX_TOKENS").
-std::string EnvironmentTwin(const std::string& names);
-
-/// An option with its environment twin; the value before parsing is shown as the default in --help.
-template <typename T>
-CLI::Option* AddOption(CLI::App& command, const std::string& names, T& value, const std::string& help) {
-  return command.add_option(names, value, help)->envname(EnvironmentTwin(names))->capture_default_str();
-}
-
-/// The same for a switch; its twin takes true and false.
-CLI::Option* AddSwitch(CLI::App& command, const std::string& names, bool& value, const std::string& help);
 
 void AddBenchCommand(Program& program);
 void AddEvalCommand(Program& program);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/format.h"
+
 namespace kvant::cli {
 namespace {
 
@@ -21,8 +23,25 @@ std::string Bar(uint64_t done, uint64_t total) {
   return bar;
 }
 
-// Text from a model or a file may hold broken UTF-8, which JSON cannot: it is replaced by U+FFFD.
-std::string Dump(const Json& value) { return value.dump(2, ' ', false, Json::error_handler_t::replace); }
+// Text from a model or a file may hold broken UTF-8, which JSON cannot: it is replaced by U+FFFD. Of the control
+// characters nlohmann leaves DEL and U+0080 to U+009F as they are, which a terminal would obey.
+std::string Dump(const Json& value) {
+  const std::string dumped = value.dump(2, ' ', false, Json::error_handler_t::replace);
+  std::string text;
+  for (size_t i = 0; i < dumped.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(dumped[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < dumped.size() ? dumped[i + 1] : 0);
+    if (byte == 0x7F) {
+      text += "\\u007f";
+    } else if (byte == 0xC2 && next < 0xA0) {
+      text += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      text += dumped[i];
+    }
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -52,7 +71,7 @@ void Console::PrintNote(std::string_view line) {
 }
 
 void Console::PrintError(const Status& status) {
-  PrintNote(fmt::format("kvant: {}", status.message()));
+  PrintNote(fmt::format("kvant: {}", Printable(status.message())));
   PrintJson(ErrorJson(status));
 }
 

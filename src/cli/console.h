@@ -34,6 +34,7 @@ class Console {
   void PrintJson(const Json& result);
   /// A line on standard error.
   void PrintNote(std::string_view line);
+  /// "kvant: " and the message, made Printable, on standard error; as JSON on standard output.
   void PrintError(const Status& status);
 
   /// Redraw the progress line: a bar, then `detail`. Only where standard error is a terminal.
@@ -41,8 +42,6 @@ class Console {
   void ClearProgress();
 
  private:
-  void ClearLocked();
-
   bool json_;
   bool terminal_;
   std::mutex mutex_;

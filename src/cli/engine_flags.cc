@@ -37,7 +37,7 @@ EngineFlags::EngineFlags()
 
 void AddCpuFlags(CLI::App& command, EngineFlags& flags) {
   AddOption(command, "--threads", flags.threads, "Threads that compute")
-      ->check(CLI::Range(1, flags.threads));  // threads of one graph wait for each other: more than cores stand still;
+      ->check(InRange(1, flags.threads));  // threads of one graph wait for each other: more than cores stand still
   AddOption(command, "--isa", flags.isa, "Instruction set of the kernels; this machine has " + IsaWords());
 }
 

@@ -68,7 +68,10 @@ Result<std::vector<std::string>> InstalledModels(const std::string& dir) {
       models.push_back(entry->path().string());
     }
   }
-  if (error && error != std::errc::no_such_file_or_directory) {
+  if (error == std::errc::no_such_file_or_directory) {
+    return Status(StatusCode::kNotFound, "there is no folder " + dir);
+  }
+  if (error) {
     return Status(StatusCode::kIoError, "cannot list " + dir + ": " + error.message());
   }
   std::sort(models.begin(), models.end());

@@ -18,8 +18,8 @@ Result<std::string> ModelsDir(const std::string& given);
 /// Errors  kNotFound says where was looked
 Result<std::string> FindModel(const std::string& name, const std::string& models_dir);
 
-/// Paths of the .gguf files in a folder, sorted; none where there is no such folder.
-/// Errors  kIoError
+/// Paths of the .gguf files in a folder, sorted.
+/// Errors  kNotFound: there is no such folder; kIoError
 Result<std::vector<std::string>> InstalledModels(const std::string& dir);
 
 }  // namespace kvant::cli

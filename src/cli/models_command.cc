@@ -50,7 +50,11 @@ std::vector<std::string> ToRow(const Found& found) {
 
 Status RunModels(const std::string& models_dir, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const std::string dir, ModelsDir(models_dir));
-  KVANT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, InstalledModels(dir));
+  Result<std::vector<std::string>> installed = InstalledModels(dir);
+  if (installed.status().code() == StatusCode::kNotFound && models_dir.empty()) {
+    installed = std::vector<std::string>();  // the user's data folder is made by the first installation
+  }
+  KVANT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, std::move(installed));
   Json models = Json::array();
   std::vector<std::vector<std::string>> rows = {{"model", "architecture", "weights", "size", "context"}};
   for (const std::string& path : paths) {
@@ -59,7 +63,7 @@ Status RunModels(const std::string& models_dir, Console& console) {
     rows.push_back(ToRow(found));
   }
   console.PrintJson({{"models_dir", dir}, {"default", kDefaultModel}, {"models", models}});
-  console.PrintText(paths.empty() ? "no models in " + dir + ": run scripts/setup.sh for the default one\n"
+  console.PrintText(paths.empty() ? "no models in " + Printable(dir) + ": run scripts/setup.sh for the default one\n"
                                   : FormatTable(rows, /*header=*/true));
   return OkStatus();
 }

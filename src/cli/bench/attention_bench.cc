@@ -166,11 +166,11 @@ void AddAttentionBench(CLI::App& bench, Work* chosen) {
   AddOption(*command, "--kv", flags->kv, "Precisions that are compared, separated by commas");
   AddOption(*command, "--context", flags->contexts, "Tokens in the cache; several, separated by commas")
       ->delimiter(',')
-      ->check(CLI::Range(1U, 1U << 20));
+      ->check(InRange(1U, 1U << 20));
   AddHeadDim(*command, flags->head_dim);
-  AddOption(*command, "--kv-heads", flags->kv_heads, "KV heads")->check(CLI::Range(1, 1024));
+  AddOption(*command, "--kv-heads", flags->kv_heads, "KV heads")->check(InRange(1, 1024));
   AddOption(*command, "--q-heads", flags->q_heads, "Query heads, a multiple of the KV heads")
-      ->check(CLI::Range(1, 4096));
+      ->check(InRange(1, 4096));
   AddCpuFlags(*command, flags->cpu);
   AddMemoryFlags(*command, flags->memory);
 }

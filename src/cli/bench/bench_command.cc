@@ -20,7 +20,7 @@ void AddHeadDim(CLI::App& command, uint32_t& head_dim) {
     return codec::CheckHeadDim(static_cast<uint32_t>(std::stoul(text))).message();
   };
   AddOption(command, "--head-dim", head_dim, "Elements of a row, a multiple of 4")
-      ->check(CLI::Range(codec::kMinHeadDim, codec::kMaxHeadDim))
+      ->check(InRange(codec::kMinHeadDim, codec::kMaxHeadDim))
       ->check(check);
 }
 

@@ -185,13 +185,14 @@ void AddDecodeBench(CLI::App& bench, Work* chosen) {
   AddOption(*command, "--kv", flags->kv, "Precisions that are compared, separated by commas");
   AddOption(*command, "--compare", flags->compare,
             "llama.cpp: libllama over its f16 cache, with and without flash attention; the faster one is the rival")
-      ->check(CLI::IsMember({"llama.cpp"}));
-  command
-      ->add_option(
-          "--context", flags->context,
-          fmt::format("Tokens in the cache at the last step (default: {}, with --quick {})", kContext, kQuickContext))
-      ->envname(EnvironmentTwin("--context"))
-      ->check(CLI::Range(kMinContext, 1U << 24));
+      ->check([](const std::string& word) {
+        return word == "llama.cpp" ? std::string() : fmt::format("unknown rival '{}'; known is llama.cpp", word);
+      });
+  AddOption(
+      *command, "--context", flags->context,
+      fmt::format("Tokens in the cache at the last step (default: {}, with --quick {})", kContext, kQuickContext))
+      ->default_str("")
+      ->check(InRange(kMinContext, 1U << 24));
   AddSwitch(*command, "--quick", flags->quick, "A short context and few steps, for a look: ends within 45 s");
 }
 

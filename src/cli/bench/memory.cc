@@ -35,11 +35,10 @@ uint64_t MemoryFlags::BytesOfFormat(uint64_t usual, uint64_t quick_usual) const 
 }
 
 void AddMemoryFlags(CLI::App& command, MemoryFlags& flags) {
-  command
-      .add_option("--memory-mb", flags.megabytes,
-                  "Megabytes that each format takes (default: more than the caches hold)")
-      ->envname(EnvironmentTwin("--memory-mb"))
-      ->check(CLI::Range(1U, 1U << 20));
+  AddOption(command, "--memory-mb", flags.megabytes,
+            "Megabytes that each format takes (default: more than the caches hold)")
+      ->default_str("")
+      ->check(InRange(1U, 1U << 20));
   AddSwitch(command, "--quick", flags.quick, "Fewer rounds over less memory, for a look: ends within 45 s");
 }
 

@@ -5,12 +5,6 @@
 namespace kvant::cli {
 namespace {
 
-TEST(EnvironmentTwin, IsTheFirstLongName) {
-  EXPECT_EQ(EnvironmentTwin("--link-gbps"), "KVANT_LINK_GBPS");
-  EXPECT_EQ(EnvironmentTwin("-n,--max-tokens"), "KVANT_MAX_TOKENS");
-  EXPECT_EQ(EnvironmentTwin("--kv,--cache"), "KVANT_KV");
-}
-
 TEST(ExitStatus, UsageIsWhatTheUserSaidFailureEverythingElse) {
   EXPECT_EQ(ExitStatusOf(OkStatus()), 0);
   EXPECT_EQ(ExitStatusOf({StatusCode::kInvalidArgument, "x"}), 2);
@@ -64,9 +58,18 @@ TEST(Program, WhatIsNoCommandOrFlagIsUsage) {
   Program program;
   program.AddCommand("work", "", [](Console&) { return OkStatus(); });
   testing::internal::CaptureStderr();
-  EXPECT_EQ(RunProgram(program, {"play"}), 2);
+  EXPECT_EQ(RunProgram(program, {"play\x1b"}), 2);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "kvant: unknown command play\\x1b; known are work\nTry kvant --help.\n");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(RunProgram(program, {}), 2);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "kvant: no command is given; known are work\nTry kvant --help.\n");
+  testing::internal::CaptureStderr();
   EXPECT_EQ(RunProgram(program, {"work", "--hard"}), 2);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("--hard"), std::string::npos);
+  const std::string message = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(message.rfind("kvant: ", 0), 0U) << message;
+  EXPECT_NE(message.find("--hard"), std::string::npos);
+  EXPECT_NE(message.find("\nTry kvant work --help.\n"), std::string::npos) << message;
 }
 
 }  // namespace

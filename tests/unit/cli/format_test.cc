@@ -21,6 +21,27 @@ TEST(FormatTable, WidthIsCountedInCharactersNotBytes) {
   EXPECT_EQ(FormatTable({{"é", "1"}, {"ab", "2"}}, false), "é   1\nab  2\n");
 }
 
+TEST(Printable, ShowsControlCharactersByNumberAndLeavesTextAlone) {
+  EXPECT_EQ(Printable("plain é 漢 😀 \\"), "plain é 漢 😀 \\");
+  EXPECT_EQ(Printable("a\x1b[2Jb\n\t\x7f"), "a\\x1b[2Jb\\x0a\\x09\\x7f");
+  EXPECT_EQ(Printable(std::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(Printable("\xC2\x9B"
+                      "31m"),
+            "\\u009b31m");
+  EXPECT_EQ(Printable("\xE2\x80\xAE"
+                      "gnp"),
+            "\\u202egnp");
+}
+
+TEST(Printable, BytesThatAreNoUtf8AreShownOneByOne) {
+  EXPECT_EQ(Printable("\x9B\xC2"), "\\x9b\\xc2");
+  EXPECT_EQ(Printable("\xE0\x82\x9B"), "\\xe0\\x82\\x9b") << "an overlong form of U+009B";
+}
+
+TEST(FormatTable, CellsAreMadePrintable) {
+  EXPECT_EQ(FormatTable({{"\x1b", "1"}, {"abcd", "2"}}, false), "\\x1b  1\nabcd  2\n");
+}
+
 TEST(FormatBytes, ThreeFiguresAndNeverAThousand) {
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(999), "999 B");

@@ -67,7 +67,10 @@ TEST_F(ModelStoreTest, InstalledModelsAreSortedGgufFiles) {
   Touch("notes.txt");
   fs::create_directory(dir_ / "folder.gguf");
   EXPECT_EQ(*InstalledModels(dir_.string()), (std::vector<std::string>{first, second}));
-  EXPECT_TRUE(InstalledModels((dir_ / "nothing").string())->empty());
+  const Status missing = InstalledModels((dir_ / "nothing").string()).status();
+  EXPECT_EQ(missing.code(), StatusCode::kNotFound);
+  EXPECT_NE(missing.message().find("nothing"), std::string::npos);
+  EXPECT_EQ(InstalledModels(second).status().code(), StatusCode::kIoError) << "a file is no folder";
 }
 
 }  // namespace
