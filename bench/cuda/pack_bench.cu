@@ -95,8 +95,9 @@ Arm CopyArm(Memory& memory) {
           }};
 }
 
-Arm PackArm(Memory& memory, const std::string& name, const codec::WidthMap& map, uint32_t value_bits) {
-  const codec::PairFormat format{kHeadDim, 128, value_bits, kHeadDim, codec::PairRule::kMidRise, codec::PairRule::kMidRise};
+Arm PackArm(Memory& memory, const std::string& name, const codec::WidthMap& map, uint32_t value_bits,
+            codec::PairRule rule = codec::PairRule::kMidRise) {
+  const codec::PairFormat format{kHeadDim, 128, value_bits, kHeadDim, rule, rule};
   const auto layout = kernels::cuda::PairDeviceLayout::Make(format, map).value();
   std::vector<kernels::cuda::PairPackJob> jobs;
   for (uint32_t page = 0; page < kPages; ++page) jobs.push_back({uint64_t{page} * 128, page, 0});
@@ -113,6 +114,32 @@ Arm PackArm(Memory& memory, const std::string& name, const codec::WidthMap& map,
   pack.pool = memory.Keep(pack.page_bytes * kPages);
   return {name, 2 * kSideBytes, 2 * kSideBytes + pack.page_bytes * kPages,
           [pack] { return kernels::cuda::PackPairPages(pack, {}); }};
+}
+
+/// Keys and values of whole pages into token tiles, equalized or not.
+Arm StoreArm(Memory& memory, TokenCodec codec, bool equalized) {
+  std::vector<kernels::cuda::TileStoreJob> jobs;
+  for (uint32_t page = 0; page < kPages; ++page) {
+    for (uint32_t tile = 0; tile < 8; ++tile) {
+      jobs.push_back({uint64_t{page} * 128 + 16 * tile, page, tile, 0, 16, equalized ? 0U : 0xFFFFFFFFU});
+    }
+  }
+  std::vector<Half> map;
+  for (size_t i = 0; i < size_t{2} * kHeads * kHeadDim; ++i) map.push_back(ToHalf(i / kHeadDim % 2 == 0 ? 0.25F : 1.5F));
+  kernels::cuda::TileStore store;
+  store.codec = codec;
+  store.head_dim = kHeadDim;
+  store.num_kv_heads = kHeads;
+  store.num_jobs = static_cast<uint32_t>(jobs.size());
+  store.jobs = memory.Upload(jobs);
+  store.keys = memory.keys->data();
+  store.values = memory.values->data();
+  store.equalization = memory.Upload(map);
+  store.record_bytes = 8 * kernels::cuda::TokenTileBytes(codec, kHeadDim);
+  store.page_bytes = store.record_bytes * kHeads;
+  store.pool = memory.Keep(store.page_bytes * kPages);
+  return {"store " + std::string(codec::TokenCodecName(codec)) + (equalized ? " equalized" : ""), 2 * kSideBytes,
+          2 * kSideBytes + store.page_bytes * kPages, [store] { return kernels::cuda::StoreTiles(store, {}); }};
 }
 
 void AddRowArms(Memory& memory, TokenCodec codec, std::vector<Arm>& arms) {
@@ -136,7 +163,11 @@ void Run() {
   arms.push_back(CopyArm(memory));
   arms.push_back(PackArm(memory, "pack pnmix 3/1 v=2", HalfThreeOne(kHeadDim, 1), 2));
   arms.push_back(PackArm(memory, "pack pairs:2.0 v=4", MixedMap(kHeadDim, 2.0, 8), 4));
+  arms.push_back(PackArm(memory, "pack pnmix 3/1 v=2 min-max", HalfThreeOne(kHeadDim, 1), 2, codec::PairRule::kMinMax));
+  arms.push_back(StoreArm(memory, TokenCodec::kFp16, false));
   for (const TokenCodec codec : {TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine}) {
+    arms.push_back(StoreArm(memory, codec, false));
+    arms.push_back(StoreArm(memory, codec, true));
     AddRowArms(memory, codec, arms);
   }
   for (int repeat = 0; repeat <= kRepeats; ++repeat) {
@@ -147,13 +178,13 @@ void Run() {
     }
   }
   double copy_rate = 0;
-  std::printf("%-22s %9s %7s %14s %12s %10s\n", "arm", "us", "spread", "payload GB/s", "moved GB/s", "x memcpy");
+  std::printf("%-28s %9s %7s %14s %12s %10s\n", "arm", "us", "spread", "payload GB/s", "moved GB/s", "x memcpy");
   for (Arm& arm : arms) {
     std::sort(arm.times.begin(), arm.times.end());
     const double us = arm.times[arm.times.size() / 2];
     const double rate = static_cast<double>(arm.input_bytes) / us / 1e3;
     if (copy_rate == 0) copy_rate = rate;
-    std::printf("%-22s %9.1f %6.1f%% %14.1f %12.1f %10.2f\n", arm.name.c_str(), us,
+    std::printf("%-28s %9.1f %6.1f%% %14.1f %12.1f %10.2f\n", arm.name.c_str(), us,
                 (arm.times.back() - arm.times.front()) / us * 100, rate, static_cast<double>(arm.moved_bytes) / us / 1e3,
                 rate / copy_rate);
   }

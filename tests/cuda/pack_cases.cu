@@ -66,14 +66,15 @@ void RowsOf(TokenCodec codec, uint32_t d, size_t rows) {
   Report(name, ok);
 }
 
-void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value_bits, codec::PairRule rule) {
+void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value_bits, codec::PairRule rule,
+             uint32_t value_groups = 1) {
   const uint32_t d = map.head_dim();
   const std::string name = "pack " + kind + " v=" + std::to_string(value_bits) + " d=" + std::to_string(d) +
-                           (rule == codec::PairRule::kMidRise ? " mid-rise" : " min-max");
+                           " groups=" + std::to_string(value_groups) + (rule == codec::PairRule::kMidRise ? " mid-rise" : " min-max");
   if (!Wanted(name)) return;
   constexpr uint32_t kHeads = 3;
   constexpr uint32_t kPages = 2;
-  const codec::PairFormat format{d, 128, value_bits, d, rule, rule};
+  const codec::PairFormat format{d, 128, value_bits, d / value_groups, rule, rule};
   const PairDeviceLayout layout = PairDeviceLayout::Make(format, map).value();
   const size_t row = size_t{kHeads} * d;
   const std::vector<Half> keys = RandomHalves((5 + 128 * kPages) * row, d + value_bits);
@@ -180,6 +181,7 @@ CaseCount RunPackCases(const char* filter) {
         PagesOf("pnmix 3/1", HalfThreeOne(d, 5), value_bits, rule);
         PagesOf("pairs:2.0", MixedMap(d, 2.0, 6), value_bits, rule);
         PagesOf("uniform 4", UniformMap(d, 4), value_bits, rule);
+        for (const uint32_t groups : {2U, d / 16}) PagesOf("pnmix 3/1", HalfThreeOne(d, 7), value_bits, rule, groups);
       }
     }
   }

@@ -90,11 +90,32 @@ KVANT_DEVICE uint64_t EvictFirst() {
 }
 #endif
 
+/// Four 8 × 8 matrices of 16-bit numbers as operands, or transposed: lane 8·m + r says where row r of matrix m lies.
+KVANT_DEVICE uint4 LoadMatrices(uint32_t row) {
+  uint4 m;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m.x), "=r"(m.y), "=r"(m.z), "=r"(m.w)
+               : "r"(row)
+               : "memory");
+  return m;
+}
+KVANT_DEVICE uint4 LoadTransposed(uint32_t row) {
+  uint4 m;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m.x), "=r"(m.y), "=r"(m.z), "=r"(m.w)
+               : "r"(row)
+               : "memory");
+  return m;
+}
+
+/// A thread copies 16 bytes into shared memory, past the first level cache.
+KVANT_DEVICE void CopyAsync16(uint32_t dst, const void* src) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+
 /// A warp copies 16 bytes a lane; CommitCopies closes what was issued since the last one.
 KVANT_DEVICE void WarpCopy(uint32_t dst, const std::byte* src, uint32_t bytes, uint32_t lane) {
-  for (uint32_t at = lane * 16; at < bytes; at += 512) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst + at), "l"(src + at) : "memory");
-  }
+  for (uint32_t at = lane * 16; at < bytes; at += 512) CopyAsync16(dst + at, src + at);
 }
 KVANT_DEVICE void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kLeft>

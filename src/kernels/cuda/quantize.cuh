@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kvant/codec/token_codec.h"
 #include "kvant/quant/group.h"
 
 /// quant::FitGroup, FitMidRise and their encoders, operation for operation: no contraction, IEEE division, so that codes
@@ -33,7 +34,7 @@ KVANT_DEVICE DeviceGroup FitSymmetric(int bits, float low, float high) {
 
 KVANT_DEVICE DeviceGroup FitAffine(int bits, float low, float high) {
   DeviceGroup group;
-  group.zero = __float2half_rn(low);
+  group.zero = __float2half_rn(__fadd_rn(low, 0.0F));  // never -0
   const float range = fmaxf(__fsub_rn(high, __half2float(group.zero)), 0.0F);
   group.scale = __float2half_rn(__fdiv_rn(range, static_cast<float>(quant::AffineMax(bits))));
   group.Finish();
@@ -48,14 +49,26 @@ KVANT_DEVICE DeviceGroup FitMidRise(int bits, float low, float high) {
   return group;
 }
 
-KVANT_DEVICE uint32_t EncodeSymmetric(int bits, const DeviceGroup& group, float x) {
-  const float most = static_cast<float>(quant::SymmetricMax(bits));
-  const float level = fminf(fmaxf(rintf(__fmul_rn(x, group.inverse)), -most), most);
-  return static_cast<uint32_t>(static_cast<int>(level) + quant::SymmetricBias(bits));
-}
-KVANT_DEVICE uint32_t EncodeAffine(int bits, const DeviceGroup& group, float x) {
-  const float level = rintf(__fmul_rn(__fsub_rn(x, group.zero_value), group.inverse));
-  return static_cast<uint32_t>(fminf(fmaxf(level, 0.0F), static_cast<float>(quant::AffineMax(bits))));
-}
+/// What turns a number of a row into its code, in the low 16 bits: one addition rounds and leaves it there.
+template <codec::TokenCodec kCodec>
+struct RowCode {
+  float inverse;
+  float zero;
+
+  KVANT_DEVICE uint32_t Encode(float x) const {
+    if constexpr (codec::HasZero(kCodec)) {
+      constexpr float kMost = static_cast<float>(quant::AffineMax(codec::CodeBits(kCodec)));
+      const float level = __fmul_rn(__fsub_rn(x, zero), inverse);
+      return __float_as_uint(__fadd_rn(fminf(fmaxf(level, 0.0F), kMost), 8388608.0F));  // 2^23
+    } else {
+      constexpr int kBits = codec::CodeBits(kCodec);
+      constexpr float kMost = static_cast<float>(quant::SymmetricMax(kBits));
+      const float level = __fmul_rn(x, inverse);
+      // The bias is even, so ties fall as they do without it.
+      return __float_as_uint(
+          __fadd_rn(fminf(fmaxf(level, -kMost), kMost), 12582912.0F + static_cast<float>(quant::SymmetricBias(kBits))));
+    }
+  }
+};
 
 }  // namespace kvant::kernels::cuda

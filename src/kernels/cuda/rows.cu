@@ -19,21 +19,18 @@ struct Lane8 {
   using Word = std::conditional_t<kBits == 8, uint2, uint32_t>;
 
   // The row's own order (codec::RowCodeBytes): bytes, or nibble pairs (j, 4 + j).
+  // Only the lowest byte of a code counts.
   static KVANT_DEVICE Word Pack(const uint32_t (&code)[8]) {
-    uint32_t w[2] = {0, 0};
-#pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      if constexpr (kBits == 8) {
-        w[c / 4] |= code[c] << (8 * (c % 4));
-      } else {
-        w[0] |= code[c] << (8 * (c % 4) + c / 4 * 4);
-      }
-    }
+    const uint32_t first = Bytes(code[0], code[1], code[2], code[3]);
+    const uint32_t second = Bytes(code[4], code[5], code[6], code[7]);
     if constexpr (kBits == 8) {
-      return make_uint2(w[0], w[1]);
+      return make_uint2(first, second);
     } else {
-      return w[0];
+      return first | second << 4;
     }
+  }
+  static KVANT_DEVICE uint32_t Bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
   }
   static KVANT_DEVICE void Unpack(Word word, uint32_t (&code)[8]) {
 #pragma unroll
@@ -57,6 +54,21 @@ KVANT_DEVICE void Widen(uint4 w, float (&x)[8]) {
   }
 }
 
+/// Least and most of a row that kLanes lanes hold: the most is carried as its negative, so that one exchange serves both.
+template <int kLanes>
+KVANT_DEVICE float2 RangeOfRow(uint4 w) {
+  const __half2 low = __hmin2(__hmin2(AsHalf2(w.x), AsHalf2(w.y)), __hmin2(AsHalf2(w.z), AsHalf2(w.w)));
+  const __half2 high = __hmax2(__hmax2(AsHalf2(w.x), AsHalf2(w.y)), __hmax2(AsHalf2(w.z), AsHalf2(w.w)));
+  const uint32_t negative = Bits(__hneg2(high));
+  __half2 both = __hmin2(AsHalf2(__byte_perm(Bits(low), negative, 0x5410)),
+                         AsHalf2(__byte_perm(Bits(low), negative, 0x7632)));
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    both = __hmin2(both, __shfl_xor_sync(~0U, both, distance));
+  }
+  return make_float2(__low2float(both), -__high2float(both));
+}
+
 template <TokenCodec kCodec, int kHeadDim>
 __global__ void __launch_bounds__(kThreads) EncodeRowsKernel(const uint4* rows, size_t num_rows, DeviceRows out) {
   constexpr int kLanes = kHeadDim / 8;
@@ -71,26 +83,15 @@ __global__ void __launch_bounds__(kThreads) EncodeRowsKernel(const uint4* rows, 
   for (size_t round = 0; round < rounds; ++round, row += stride) {
     const uint4 now = next;
     if (round + 1 < rounds) next = __ldcs(rows + min(row + stride, num_rows - 1) * kLanes + lane);
+    const float2 range = RangeOfRow<kLanes>(now);
+    const DeviceGroup group =
+        codec::HasZero(kCodec) ? FitAffine(kBits, range.x, range.y) : FitSymmetric(kBits, range.x, range.y);
     float x[8];
     Widen(now, x);
-    float low = x[0];
-    float high = x[0];
-#pragma unroll
-    for (int c = 1; c < 8; ++c) {
-      low = fminf(low, x[c]);
-      high = fmaxf(high, x[c]);
-    }
-#pragma unroll
-    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-      low = fminf(low, __shfl_xor_sync(~0U, low, distance));
-      high = fmaxf(high, __shfl_xor_sync(~0U, high, distance));
-    }
-    const DeviceGroup group = codec::HasZero(kCodec) ? FitAffine(kBits, low, high) : FitSymmetric(kBits, low, high);
+    const RowCode<kCodec> row_code{group.inverse, group.zero_value};
     uint32_t code[8];
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      code[c] = codec::HasZero(kCodec) ? EncodeAffine(kBits, group, x[c]) : EncodeSymmetric(kBits, group, x[c]);
-    }
+    for (int c = 0; c < 8; ++c) code[c] = row_code.Encode(x[c]);
     if (row >= num_rows) continue;
     reinterpret_cast<typename Row::Word*>(out.codes)[row * kLanes + lane] = Row::Pack(code);
     if (lane == 0) {
