@@ -1,9 +1,11 @@
 #include "kvant/engine/sampler.h"
 
+#include <llama-grammar.h>
 #include <llama.h>
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <string_view>
 
 #include "kvant/base/check.h"
@@ -26,6 +28,36 @@ Status CheckGrammarDepth(std::string_view grammar) {
     depth += c == '(' ? 1 : c == ')' ? -1 : 0;
     if (depth > kMaxDepth) {
       return {StatusCode::kInvalidArgument, "the grammar nests deeper than " + std::to_string(kMaxDepth) + " levels"};
+    }
+  }
+  return OkStatus();
+}
+
+// The parser's words end with all of the grammar that it has not read.
+std::string ShortParserError(std::string_view text) {
+  constexpr size_t kShown = 120;
+  const std::string line(text.substr(0, std::min(text.find('\n'), kShown)));
+  return line.ends_with(" at ") ? line + "its end, or the end of a line" : line;
+}
+
+// llama_grammar_parser::parse without its last line, which prints the error and the whole grammar.
+Status CheckGrammar(const llama_vocab* vocab, const std::string& grammar) {
+  llama_grammar_parser parser(vocab);
+  const auto invalid = [](const std::string& why) {
+    return Status(StatusCode::kInvalidArgument, "the grammar does not parse: " + why);
+  };
+  try {
+    // A rule takes the blanks and comments behind it; those before the first one are given a rule to follow.
+    const std::string text = "kvant-first ::= \"\"\n" + grammar;
+    for (const char* rest = text.c_str(); *rest != '\0';) {
+      rest = parser.parse_rule(rest);
+    }
+  } catch (const std::exception& error) {  // the parser's way of reporting; it ends here
+    return invalid(ShortParserError(error.what()));
+  }
+  for (const auto& [name, id] : parser.symbol_ids) {
+    if (id >= parser.rules.size() || parser.rules[id].empty()) {
+      return invalid("rule " + name + " is used and nowhere defined");
     }
   }
   return OkStatus();
@@ -88,9 +120,10 @@ Result<std::unique_ptr<Sampler>> Sampler::Create(const Tokenizer& tokenizer, con
     add(llama_sampler_init_temp(params.temperature));
   }
   if (!params.grammar.empty()) {
+    KVANT_RETURN_IF_ERROR(CheckGrammar(tokenizer.vocab(), params.grammar));
     sampler->grammar_ = llama_sampler_init_grammar(tokenizer.vocab(), params.grammar.c_str(), "root");
     if (sampler->grammar_ == nullptr) {
-      return Status(StatusCode::kInvalidArgument, "the grammar does not parse: " + TakeGgmlError());
+      return Status(StatusCode::kInvalidArgument, "the grammar cannot be used: " + TakeGgmlError());
     }
   }
   return sampler;
