@@ -85,6 +85,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path, cons
   if (tokenizer->model_ == nullptr) {
     return Status(StatusCode::kCorruption, path + ": libllama refuses the vocabulary: " + TakeGgmlError());
   }
+  tokenizer->path_ = path;
   tokenizer->vocab_ = llama_model_get_vocab(tokenizer->model_);
   tokenizer->fingerprint_ = FingerprintOf(tokenizer->vocab_);
   tokenizer->template_ = info.tokenizer.chat_template;
@@ -137,12 +138,12 @@ bool Tokenizer::IsEndOfGeneration(int32_t token) const { return llama_vocab_is_e
 
 Result<std::string> Tokenizer::ApplyChatTemplate(std::span<const ChatMessage> messages) const {
   if (template_.empty()) {
-    return Status(StatusCode::kNotFound, "the model file has no chat template");
+    return Status(StatusCode::kNotFound, path_ + ": the model has no chat template");
   }
   try {
     return Render(template_, messages, bos_text_, eos_text_);
   } catch (const std::exception& error) {  // the interpreter's way of reporting; it ends here
-    return Status(StatusCode::kInvalidArgument, std::string("the chat template failed: ") + error.what());
+    return Status(StatusCode::kModelUnsupported, path_ + ": the chat template fails: " + error.what());
   }
 }
 

@@ -40,12 +40,14 @@ class Tokenizer {
   std::string Piece(int32_t token) const;
   bool IsEndOfGeneration(int32_t token) const;
 
+  const std::string& path() const { return path_; }
   /// Of every token's text, in order: two files with one fingerprint number their tokens alike.
   uint64_t fingerprint() const { return fingerprint_; }
 
   bool has_chat_template() const { return !template_.empty(); }
   /// The prompt of a conversation, ready for Encode with parse_special.
-  /// Errors  kNotFound: the file has no template; kInvalidArgument: the template refuses the messages, with its words
+  /// Errors  kNotFound: the file has no template; kModelUnsupported: the template fails, with its words. Both name the
+  ///         file
   Result<std::string> ApplyChatTemplate(std::span<const ChatMessage> messages) const;
 
   const llama_vocab* vocab() const { return vocab_; }
@@ -53,6 +55,7 @@ class Tokenizer {
  private:
   Tokenizer() = default;
 
+  std::string path_;
   llama_model* model_ = nullptr;
   const llama_vocab* vocab_ = nullptr;
   uint64_t fingerprint_ = 0;
