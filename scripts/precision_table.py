@@ -9,8 +9,8 @@ ANSWER_COLUMNS = 64
 
 def cells(report):
     share = report["wire_bytes"] / report["wire_bytes_fp16"]
-    speed = 1000 / report["tpot_ms"] if report["tpot_ms"] > 0 else 0
-    return (report["wire"], f"{report['wire_bytes']:,}", f"{share:.3f}", f"{report['ttft_ms']:.0f} ms", f"{speed:.1f}")
+    speed = f"{1000 / report['tpot_ms']:.1f}" if report["tpot_ms"] else "-"
+    return (report["wire"], f"{report['wire_bytes']:,}", f"{share:.3f}", f"{report['ttft_ms']:.0f} ms", speed)
 
 
 def table(reports):

@@ -58,8 +58,9 @@ void Console::PrintText(std::string_view text) {
   }
 }
 
-void Console::PrintJson(const Json& result) {
+void Console::PrintJson(Json result) {
   if (json_) {
+    result["warnings"] = warnings_;
     fmt::print(stdout, "{}\n", Dump(result));
     std::fflush(stdout);
   }
@@ -68,6 +69,11 @@ void Console::PrintJson(const Json& result) {
 void Console::PrintNote(std::string_view line) {
   ClearProgress();
   fmt::print(stderr, "{}\n", line);
+}
+
+void Console::PrintWarning(std::string_view text) {
+  PrintNote(fmt::format("kvant: warning: {}", Printable(text)));
+  warnings_.emplace_back(text);
 }
 
 void Console::PrintError(const Status& status) {

@@ -30,10 +30,12 @@ class Console {
 
   /// The command's result on standard output, at once; nothing with --json.
   void PrintText(std::string_view text);
-  /// The command's result as JSON; nothing without --json.
-  void PrintJson(const Json& result);
+  /// The command's result as JSON, with "warnings", the lines of PrintWarning; nothing without --json.
+  void PrintJson(Json result);
   /// A line on standard error.
   void PrintNote(std::string_view line);
+  /// "kvant: warning: " and the text, made Printable, on standard error.
+  void PrintWarning(std::string_view text);
   /// "kvant: " and the message, made Printable, on standard error; as JSON on standard output.
   void PrintError(const Status& status);
 
@@ -46,6 +48,7 @@ class Console {
   bool terminal_;
   std::mutex mutex_;
   bool progress_shown_ = false;
+  Json warnings_ = Json::array();
 };
 
 }  // namespace kvant::cli

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/context_rule.h"
 #include "cli/engine_flags.h"
 #include "cli/format.h"
 #include "cli/generate_flags.h"
@@ -22,6 +23,7 @@ struct EvalFlags {
   std::string protocol = "prompt";
   std::string text = "../shared/evaldata/wikitext2/wiki.test.raw";
   std::string csv;
+  uint32_t context = 0;
   bool quick = false;
   eval::PerplexityOptions options;
 };
@@ -49,8 +51,7 @@ Result<eval::Protocol> ParseProtocol(const std::string& word) {
 
 Result<std::vector<int32_t>> ReadTokens(const OpenedEngine& opened, const std::string& path) {
   KVANT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--text", path));
-  KVANT_ASSIGN_OR_RETURN(const auto tokenizer,
-                         engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
+  KVANT_ASSIGN_OR_RETURN(const auto tokenizer, engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
   return tokenizer->Encode(text, false);
 }
 
@@ -70,8 +71,8 @@ Json ResultsJson(const std::vector<eval::PerplexityResult>& results) {
   for (const eval::PerplexityResult& result : results) {
     const std::string word = codec::PrecisionWord(result.precision);
     const eval::Estimate& increase = result.log_perplexity_increase;
-    rows.push_back(MetricJson(word, "perplexity", result.perplexity, result.perplexity * increase.standard_error,
-                              result.bits));
+    rows.push_back(
+        MetricJson(word, "perplexity", result.perplexity, result.perplexity * increase.standard_error, result.bits));
     rows.push_back(MetricJson(word, "perplexity_change_percent", PercentOf(increase.mean),
                               100.0 * increase.standard_error, result.bits));
     rows.push_back(MetricJson(word, "kl", result.kl.mean, result.kl.standard_error, result.bits));
@@ -122,6 +123,7 @@ Status RunEval(EvalFlags& flags, Console& console) {
     }
   }
   KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine));
+  KVANT_RETURN_IF_ERROR(CheckContext(flags.context, flags.options.window_tokens, opened.model->params(), console));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(opened, flags.text));
   KVANT_ASSIGN_OR_RETURN(const std::vector<eval::PerplexityResult> results,
                          eval::Perplexity(*opened.engine, tokens, precisions, flags.options));
@@ -155,6 +157,7 @@ void AddEvalCommand(Program& program) {
   AddOption(*command, "--text", flags->text, "Text file to score");
   AddOption(*command, "--windows", flags->options.num_windows, "Consecutive windows of the text");
   AddOption(*command, "--window-tokens", flags->options.window_tokens, "Tokens of a window");
+  AddOption(*command, "--context", flags->context, "Tokens a window may have; 0 is what the model is meant for");
   AddOption(*command, "--prompt-tokens", flags->options.prompt_tokens, "Tokens of a window's prompt (protocol prompt)");
   AddOption(*command, "--csv", flags->csv, "Write the table to a file, fields separated by semicolons");
   AddSwitch(*command, "--quick", flags->quick, "Windows of 512 tokens, three quarters of them the prompt");

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/context_rule.h"
 #include "cli/generate_flags.h"
 #include "cli/generate_report.h"
 
@@ -47,7 +48,7 @@ Result<std::vector<int32_t>> Tokenize(const engine::Tokenizer& tokenizer, const 
     return tokenizer.Encode(prompt, /*parse_special=*/true);
   }
   if (!tokenizer.has_chat_template()) {
-    return Status(StatusCode::kNotFound, "the model has no chat template: use --raw");
+    return Status(StatusCode::kNotFound, tokenizer.path() + ": the model has no chat template: use --raw");
   }
   const engine::ChatMessage message{"user", prompt};
   KVANT_ASSIGN_OR_RETURN(const std::string text, tokenizer.ApplyChatTemplate({&message, 1}));
@@ -107,6 +108,7 @@ Status RunGenerate(GenerateFlags flags, Console& console) {
   }
   KVANT_RETURN_IF_ERROR(engine::CheckSampling(flags.options.sampling));
   KVANT_ASSIGN_OR_RETURN(Opened opened, Open(flags, console));
+  KVANT_RETURN_IF_ERROR(CheckContext(flags.options.context, 0, opened.main.model->params(), console));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, Tokenize(*opened.tokenizer, prompt, flags.raw));
   std::signal(SIGINT, Interrupt);
   KVANT_ASSIGN_OR_RETURN(const engine::GenerateReport report, Generate(opened, tokens, plan, flags, console));

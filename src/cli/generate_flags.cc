@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kAsReceived = "as-received";
 constexpr const char* kDefaultPrecision = "int8";
 constexpr double kMinLinkGbps = 1e-4;
-constexpr double kMaxLinkGbps = 1e6;
+constexpr int kMaxLinkGbps = 1'000'000;
 
 Result<codec::Precision> Parse(const std::string& flag, const std::string& word) {
   Result<codec::Precision> precision = codec::ParsePrecision(word.empty() ? kDefaultPrecision : word);
@@ -36,9 +36,17 @@ Result<std::string> ReadAll(std::istream& input, const std::string& what) {
   return text;
 }
 
+std::string CheckLinkGbps(const std::string& word) {
+  double rate = -1;
+  const bool known =
+      CLI::detail::lexical_cast(word, rate) && (rate == 0 || (rate >= kMinLinkGbps && rate <= kMaxLinkGbps));
+  return known ? "" : fmt::format("{} is neither 0 (no limit) nor from {} to {}", word, kMinLinkGbps, kMaxLinkGbps);
+}
+
 void AddPromptFlags(CLI::App& command, GenerateFlags& flags) {
-  AddOption(command, "-p,--prompt", flags.prompt, "The prompt");
-  AddOption(command, "-f,--file", flags.file, "File with the prompt, taken byte by byte; - is standard input");
+  LetFlagWin(
+      AddOption(command, "-p,--prompt", flags.prompt, "The prompt"),
+      AddOption(command, "-f,--file", flags.file, "File with the prompt, taken byte by byte; - is standard input"));
   AddSwitch(command, "--raw", flags.raw, "Take the prompt as it is, without the model's chat template");
 }
 
@@ -46,12 +54,15 @@ void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--kv", flags.kv,
             "Precision of the cache: fp16, int8, int4, each with ,eq=on|off ,sinks=N "
             ",residual=N|inf (default: int8; with --disaggregated as-received)");
-  AddOption(command, "--wire", flags.wire, "Precision of what is sent, the same words (default: int8)");
+  AddOption(
+      command, "--wire", flags.wire,
+      "Precision of what is sent, the same words (default: int8). The first N of sinks=N stay fp16, and with eq=on "
+      "so does a prompt of fewer than 128 tokens beyond them");
   AddSwitch(command, "--disaggregated", flags.disaggregated,
             "Prefill and decode in engines of their own, which share nothing but a transport");
   AddOption(command, "--link-gbps", flags.link_gbps,
             "Rate of that transport in 10^9 bits a second, from 0.0001; 0 is no limit")
-      ->check(CLI::Range(kMinLinkGbps, kMaxLinkGbps) | CLI::IsMember({0.0}));
+      ->check(CheckLinkGbps);
 }
 
 void AddSamplingFlags(CLI::App& command, engine::SamplingParams& sampling) {
@@ -71,7 +82,7 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   AddEngineFlags(command, flags.engine);
   AddPromptFlags(command, flags);
   AddOption(command, "-n,--max-tokens", flags.options.max_tokens, "Tokens to generate at most")
-      ->check(CLI::Range(uint32_t{1}, UINT32_MAX));
+      ->check(InRange(uint32_t{1}, UINT32_MAX));
   AddOption(command, "--context", flags.options.context,
             "Tokens of prompt and answer together; 0 is what the model is meant for");
   AddSwitch(command, "--ignore-eos", flags.options.ignore_eos, "Do not stop where the model would end");
@@ -122,17 +133,17 @@ Result<std::string> ReadTextFile(const std::string& flag, const std::string& pat
 }
 
 Result<std::string> ReadPrompt(const GenerateFlags& flags) {
-  if (flags.prompt.has_value() != flags.file.empty()) {
+  if (flags.prompt.has_value() == flags.file.has_value()) {
     return Status(StatusCode::kInvalidArgument, flags.prompt
                                                     ? "--prompt and --file: give one of them (KVANT_PROMPT and "
-                                                      "KVANT_FILE count)"
+                                                      "KVANT_FILE count where neither flag is given)"
                                                     : "no prompt: give one with -p or -f");
   }
   std::string text;
   if (flags.prompt) {
     text = *flags.prompt;
   } else {
-    KVANT_ASSIGN_OR_RETURN(text, ReadTextFile("--file", flags.file));
+    KVANT_ASSIGN_OR_RETURN(text, ReadTextFile("--file", *flags.file));
   }
   if (text.empty()) {
     return Status(StatusCode::kInvalidArgument, "the prompt is empty");

@@ -13,7 +13,7 @@ namespace kvant::cli {
 struct GenerateFlags {
   EngineFlags engine;
   std::optional<std::string> prompt;
-  std::string file;
+  std::optional<std::string> file;
   bool raw = false;
   std::string kv;    ///< empty: int8, or as-received with `disaggregated`
   std::string wire;  ///< empty: int8

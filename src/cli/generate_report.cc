@@ -17,6 +17,10 @@ std::string Rate(double tokens, double milliseconds) {
   return milliseconds > 0 ? fmt::format("{:.1f} tok/s", tokens * 1000 / milliseconds) : "";
 }
 
+std::string Milliseconds(const std::optional<double>& mean) {
+  return mean ? fmt::format("{:.1f} ms a token", *mean) : "-";
+}
+
 std::string Share(uint64_t bytes, uint64_t fp16_bytes) {
   return fp16_bytes == 0 ? ""
                          : fmt::format("{:.3f} of fp16", static_cast<double>(bytes) / static_cast<double>(fp16_bytes));
@@ -31,13 +35,16 @@ Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
           {"prompt_tokens", report.prompt_tokens},
           {"completion_tokens", report.completion_tokens},
           {"ttft_ms", report.ttft_ms},
-          {"tpot_ms", report.tpot_ms},
+          {"tpot_ms", report.tpot_ms ? Json(*report.tpot_ms) : Json(nullptr)},
           {"prefill_ms", report.prefill_ms},
           {"transfer_ms", report.transfer_ms},
           {"kv_bytes", report.kv_bytes},
           {"kv_bytes_fp16", report.kv_bytes_fp16},
+          {"kv_bytes_allocated", report.kv_bytes_allocated},
           {"wire_bytes", report.wire_bytes},
           {"wire_bytes_fp16", report.wire_bytes_fp16},
+          {"wire_tokens_encoded", report.wire_tokens_encoded},
+          {"wire_tokens_exact", report.wire_tokens_exact},
           {"bits", {{"payload", report.bits.payload}, {"effective", report.bits.effective}}},
           {"tiers",
            {{"fp16", report.tiers.fp16},
@@ -59,13 +66,16 @@ std::string ReportTable(const GenerateReport& report, const GenerateContext& con
       {"prompt", fmt::format("{} tokens", report.prompt_tokens), fmt::format("{:.0f} ms", report.prefill_ms),
        Rate(report.prompt_tokens, report.prefill_ms)},
       {"first token", "", fmt::format("{:.0f} ms", report.ttft_ms)},
-      {"answer", fmt::format("{} tokens", report.completion_tokens), fmt::format("{:.1f} ms a token", report.tpot_ms),
-       Rate(1, report.tpot_ms)},
-      {"cache", codec::PrecisionWord(context.plan.kv), FormatBytes(report.kv_bytes),
-       Share(report.kv_bytes, report.kv_bytes_fp16)}};
+      {"answer", fmt::format("{} tokens", report.completion_tokens), Milliseconds(report.tpot_ms),
+       Rate(1, report.tpot_ms.value_or(0))},
+      {"cache in use", codec::PrecisionWord(context.plan.kv), FormatBytes(report.kv_bytes),
+       Share(report.kv_bytes, report.kv_bytes_fp16)},
+      {"cache allocated", "whole pages", FormatBytes(report.kv_bytes_allocated)}};
   if (context.plan.wire) {
     rows.push_back(
         {"wire", WireWord(context), FormatBytes(report.wire_bytes), Share(report.wire_bytes, report.wire_bytes_fp16)});
+    rows.push_back({"sent", "prompt tokens", fmt::format("{} encoded", report.wire_tokens_encoded),
+                    fmt::format("{} at fp16", report.wire_tokens_exact)});
     rows.push_back({"transfer", context.link_gbps > 0 ? fmt::format("{} Gbit/s", context.link_gbps) : "no rate limit",
                     fmt::format("{:.0f} ms", report.transfer_ms), "after prefill"});
   }

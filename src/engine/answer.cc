@@ -71,7 +71,8 @@ Result<int32_t> Answer::Next(cache::Sequence& sequence, int32_t token) {
 
 void DescribeCache(const cache::Sequence& sequence, GenerateReport* report) {
   const codec::CacheShape& shape = sequence.shape();
-  report->kv_bytes = sequence.allocated_bytes();
+  report->kv_bytes = sequence.stored_bytes();
+  report->kv_bytes_allocated = sequence.allocated_bytes();
   report->kv_bytes_fp16 = uint64_t{sequence.num_tokens()} * shape.num_layers * shape.num_kv_heads * 2 *
                           codec::RowBytes(codec::TokenCodec::kFp16, shape.head_dim);
   report->bits = sequence.bits();

@@ -1,4 +1,10 @@
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "engine/answer.h"
 #include "kvant/base/hash.h"
@@ -92,12 +98,46 @@ Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
 }
 
 // The prefill worker, on its own thread.
-void RunPrefill(PrefillJob& job, transport::Endpoint* endpoint) {
-  transfer::Sender sender(endpoint, {});
+void RunPrefill(PrefillJob& job, transfer::Sender& sender) {
   job.status = SendPrompt(job, sender);
   if (!job.status.ok()) {
     sender.Abort(job.status);
   }
+}
+
+// Asks on a thread of its own whether the caller wants to stop: the sides of a session wait for the line meanwhile.
+class CancelWatch {
+ public:
+  CancelWatch(const std::function<bool()>& cancelled, std::function<void()> cancel) {
+    if (cancelled) {
+      thread_ = std::jthread([cancelled, cancel = std::move(cancel)](const std::stop_token& stop) {
+        std::mutex mutex;
+        std::unique_lock lock(mutex);
+        std::condition_variable_any wake;  // by nothing but the stop
+        while (!stop.stop_requested()) {
+          if (cancelled()) {
+            return cancel();
+          }
+          wake.wait_for(lock, stop, kInterval, [] { return false; });
+        }
+      });
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kInterval{20};
+  std::jthread thread_;  // its end is asked for and waited for when the watch is dropped
+};
+
+// What was sent, and how: every layer has the tokens of the first one.
+void DescribeWire(const transport::Counters& counted, const transfer::Receiver& receiver,
+                  const cache::Sequence& sequence, GenerateReport* report) {
+  report->wire_bytes = counted.received_bytes + counted.sent_bytes;
+  report->wire_bytes_fp16 = receiver.report().kv_bytes_fp16;
+  const codec::TokenSplit split = sequence.layer(0).split();
+  const bool exact = sequence.precision().is_exact();
+  report->wire_tokens_encoded = exact ? 0 : split.num_encoded;
+  report->wire_tokens_exact = split.total() - report->wire_tokens_encoded;
 }
 
 }  // namespace
@@ -113,16 +153,24 @@ Result<GenerateReport> GenerateDisaggregated(Engine& prefill, Engine& decode, co
                          transport::MakeLoopback({.gigabits_per_second = link.link_gbps}));
   const auto context_tokens = static_cast<uint32_t>(prompt.size()) + limit;
   PrefillJob job{&prefill, &tokenizer, prompt, link.wire, context_tokens, &options, &callbacks};
-  std::thread worker([&] { RunPrefill(job, pair.first.get()); });
-
+  transfer::Sender sender(pair.first.get(), {});
   cache::MemoryAccount account(options.memory_limit_bytes);
   transfer::Receiver receiver(pair.second.get(), {.model = IdentityOf(decode.model(), tokenizer),
                                                   .max_context_tokens = context_tokens,
                                                   .isa = decode.backend().isa(),
                                                   .account = &account,
                                                   .progress = callbacks.transfer});
+  std::optional<CancelWatch> watch(std::in_place, callbacks.cancelled, [&] {
+    sender.Cancel();
+    receiver.Cancel();
+  });
+  std::thread worker([&] { RunPrefill(job, sender); });
   Result<transfer::Received> received = receiver.Run();
   worker.join();
+  watch.reset();
+  if (job.status.code() == StatusCode::kCancelled || received.status().code() == StatusCode::kCancelled) {
+    return Status(StatusCode::kCancelled, "generation cancelled");
+  }
   KVANT_RETURN_IF_ERROR(job.status.WithContext("prefill side"));
   KVANT_RETURN_IF_ERROR(received.status().WithContext("decode side"));
 
@@ -130,9 +178,7 @@ Result<GenerateReport> GenerateDisaggregated(Engine& prefill, Engine& decode, co
   report.prompt_tokens = static_cast<uint32_t>(prompt.size());
   report.prefill_ms = MillisecondsBetween(begin, job.prefilled);
   report.transfer_ms = MillisecondsBetween(job.prefilled, receiver.report().last_message);
-  const transport::Counters counted = pair.second->counters();
-  report.wire_bytes = counted.received_bytes + counted.sent_bytes;
-  report.wire_bytes_fp16 = receiver.report().kv_bytes_fp16;
+  DescribeWire(pair.second->counters(), receiver, received->sequence, &report);
   sampler->AcceptPrompt(received->finish.prompt_tokens);
   sampler->AcceptGenerated(received->finish.first_token);
   report.ttft_ms = MillisecondsBetween(begin, Clock::now());

@@ -8,6 +8,7 @@
 #include "cli/bench/kvant_arm.h"
 #include "cli/bench/llama_arm.h"
 #include "cli/bench/report.h"
+#include "cli/context_rule.h"
 #include "cli/engine_flags.h"
 #include "cli/precision_list.h"
 
@@ -39,7 +40,7 @@ struct DecodeArms {
   }
 };
 
-Result<DecodePlan> PlanOf(const DecodeFlags& flags, const engine::ModelParams& params) {
+DecodePlan PlanOf(const DecodeFlags& flags) {
   DecodePlan plan;
   plan.steps = {8, 80};
   if (flags.quick) {
@@ -48,10 +49,6 @@ Result<DecodePlan> PlanOf(const DecodeFlags& flags, const engine::ModelParams& p
     plan.prompt_seconds = 25;
   }
   plan.context = flags.context > 0 ? flags.context : flags.quick ? kQuickContext : kContext;
-  if (plan.context > params.context_length) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("--context {}: the model is meant for {} tokens", plan.context, params.context_length));
-  }
   return plan;
 }
 
@@ -152,7 +149,8 @@ Status RunDecodeBench(const DecodeFlags& flags, Console& console) {
   console.ShowProgress("load", 0, 1, "model");
   KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine));
   const engine::ModelParams& params = opened.model->params();
-  KVANT_ASSIGN_OR_RETURN(const DecodePlan plan, PlanOf(flags, params));
+  const DecodePlan plan = PlanOf(flags);
+  KVANT_RETURN_IF_ERROR(CheckContext(flags.context, plan.context, params, console));
   std::unique_ptr<LlamaModel> rival;
   if (!flags.compare.empty()) {
     KVANT_ASSIGN_OR_RETURN(rival, LlamaModel::Load(opened.model->path(), flags.engine.threads));

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 KVANT, FIXTURE = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
 COMMANDS = ("bench", "eval", "generate", "models")
 NUMBERS = ("prompt_tokens", "completion_tokens", "ttft_ms", "tpot_ms", "prefill_ms", "transfer_ms", "kv_bytes",
-           "kv_bytes_fp16", "wire_bytes", "wire_bytes_fp16")
+           "kv_bytes_fp16", "kv_bytes_allocated", "wire_bytes", "wire_bytes_fp16", "wire_tokens_encoded",
+           "wire_tokens_exact")
+TEMPLATE_BEGIN, TEMPLATE_END = b"{% for message", b"<|im_start|>assistant\n' }}{% endif %}"  # of the tiny model
 PROMPT = "the quick brown fox jumps over the lazy dog and runs away " * 6  # more than 128 tokens of the tiny model
 
 
@@ -37,9 +40,9 @@ class ContractTest(unittest.TestCase):
         self.assertEqual(done.returncode, status, f"{words}\n{done.stdout}\n{done.stderr}")
         return done
 
-    def generate(self, *words, prompt=PROMPT, **more):
+    def generate(self, *words, prompt=PROMPT, tokens="6", **more):
         """The report of a short answer of the tiny model, which ends by length."""
-        done = self.run_kvant("generate", "-m", self.tiny, "-p", prompt, "-n", "6", "--ignore-eos", "--json", *words,
+        done = self.run_kvant("generate", "-m", self.tiny, "-p", prompt, "-n", tokens, "--ignore-eos", "--json", *words,
                               **more)
         return json.loads(done.stdout)
 
@@ -51,6 +54,14 @@ class ContractTest(unittest.TestCase):
         for text in expected:
             self.assertIn(text, message)
         return message
+
+    def changed(self, name, old, new):
+        """The tiny model with one text of its file replaced by another of the same length."""
+        content = pathlib.Path(self.tiny).read_bytes()
+        self.assertEqual((content.count(old), len(new)), (1, len(old)))
+        path = self.dir / name
+        path.write_bytes(content.replace(old, new))
+        return str(path)
 
     # Output that cannot be written, and errors found while flags are read
 
@@ -104,8 +115,9 @@ class ContractTest(unittest.TestCase):
     # Usage
 
     def test_wrong_usage_is_status_2(self):
-        self.refused([], 2, "subcommand")
-        self.refused(["dance"], 2)
+        self.refused([], 2, "no command", "generate")
+        self.refused(["dance"], 2, "kvant: unknown command dance", "generate")
+        self.refused(["bench", "dance"], 2, "kvant: unknown command dance", "decode")
         self.refused(["generate", "--bogus"], 2, "--bogus")
         self.refused(["generate"], 2, "no prompt")
         tiny = ["generate", "-m", self.tiny, "-p", "x"]
@@ -117,7 +129,25 @@ class ContractTest(unittest.TestCase):
         self.refused([*tiny, "--isa", "mmx"], 2, "mmx", "scalar")
         self.refused([*tiny, "--temperature", "-1"], 2, "temperature")
         self.refused([*tiny, "--temperature", "nan"], 2, "temperature")
-        self.refused([*tiny, "--link-gbps", "-1", "--disaggregated"], 2, "--link-gbps")
+        for rate in ("-1", "1e-9", "nan", "fast"):
+            self.refused([*tiny, "--link-gbps", rate, "--disaggregated"], 2,
+                         f"kvant: --link-gbps: {rate} is neither 0 (no limit) nor from 0.0001 to 1000000")
+        for words in (["bench", "decode", "--bogus"], ["bench", "codec", "--threads", "0"], ["models", "x"]):
+            self.assertTrue(self.refused(words, 2).startswith("kvant: "))
+
+    def test_whole_numbers_are_decimal(self):
+        self.assertEqual(self.generate("--top-k", "08", "--seed", "09", tokens="010")["completion_tokens"], 10)
+        for word in ("0x10", "1e1", " 3", "+3"):
+            self.refused(["generate", "-m", self.tiny, "-p", "x", "-n", word], 2, f"--max-tokens: {word} is not")
+        self.refused(["bench", "attention", "--context", "0x400"], 2, "--context: 0x400 is not")
+
+    def test_an_empty_value_is_refused_by_every_flag_and_is_none_in_the_environment(self):
+        for flag in ("--kv", "--wire", "--model", "--isa", "--prompt", "--file", "--grammar", "--models-dir", "--threads",
+                     "--link-gbps"):
+            self.refused(["generate", flag, ""], 2, f"kvant: {flag}: the value is empty")
+        self.refused(["eval", "ppl", "--kv", ""], 2, "kvant: --kv: the value is empty")
+        self.refused(["bench", "decode", "--kv", ""], 2, "kvant: --kv: the value is empty")
+        self.assertEqual(self.generate(env={"KVANT_KV": "", "KVANT_ISA": "", "KVANT_GRAMMAR": ""})["kv"], "int8")
 
     def test_an_unknown_precision_is_refused_with_the_known_ones(self):
         tiny = ["generate", "-m", self.tiny, "-p", "x"]
@@ -135,7 +165,6 @@ class ContractTest(unittest.TestCase):
 
     def test_bad_prompts_are_named(self):
         tiny = ["generate", "-m", self.tiny]
-        self.refused([*tiny, "-p", ""], 2, "the prompt is empty")
         self.refused([*tiny, "-f", "-"], 2, "the prompt is empty")
         self.refused([*tiny, "-f", "-"], 2, "not valid UTF-8 at byte 3", stdin=b"abc\xff")
         self.refused([*tiny, "-f", str(self.dir / "nothing")], 1, "nothing", "no such file")
@@ -152,10 +181,38 @@ class ContractTest(unittest.TestCase):
         self.refused(["generate", "-m", str(broken), "-p", "x"], 1)
         self.refused(["generate", "-m", str(self.dir), "-p", "x"], 1, str(self.dir))
 
+    def test_a_chat_template_that_fails_is_the_files_fault(self):
+        content = pathlib.Path(self.tiny).read_bytes()
+        begin, end = content.index(TEMPLATE_BEGIN), content.index(TEMPLATE_END) + len(TEMPLATE_END)
+        for text in (b"{{ raise_exception('never') }}", b"{% for"):
+            path = self.changed("template.gguf", content[begin:end], text.ljust(end - begin))
+            self.refused(["generate", "-m", path, "-p", "x"], 1, path, "chat template")
+            self.run_kvant("generate", "-m", path, "-p", "x", "-n", "1", "--raw")
+
+    def test_a_context_beyond_the_models_needs_the_flag_and_is_warned_of(self):
+        text = self.dir / "text.txt"
+        text.write_text(PROMPT * 12)
+        ppl = ["eval", "ppl", "-m", self.tiny, "--text", str(text), "--kv", "int8", "--window-tokens", "600",
+               "--prompt-tokens", "300"]
+        answer = ["generate", "-m", self.tiny, "--raw", "-p", "x" * 540, "-n", "2", "--ignore-eos"]
+        decode = ["bench", "decode", "-m", self.tiny, "--kv", "int8"]
+        self.refused(ppl, 1, "600", "512")
+        self.refused([*ppl, "--context", "599"], 1, "600", "599")
+        self.refused(answer, 1, "512", "540", "tokens")
+        self.refused(decode, 1, "4096", "512")
+        for words in (ppl, answer, [*decode, "--quick"]):
+            done = self.run_kvant(*words, "--context", "600", "--json")
+            warnings = json.loads(done.stdout)["warnings"]
+            self.assertEqual(len(warnings), 1)
+            self.assertRegex(warnings[0], "600.*512")
+            self.assertEqual(done.stderr.decode().count("kvant: warning: " + warnings[0]), 1)
+        self.assertEqual(self.generate("--context", "512")["warnings"], [])
+
     def test_a_bad_grammar_is_refused(self):
         grammar = self.dir / "bad.gbnf"
         grammar.write_text("root ::= (")
-        self.refused(["generate", "-m", self.tiny, "-p", "x", "--grammar", str(grammar)], 2, "grammar")
+        message = self.refused(["generate", "-m", self.tiny, "-p", "x", "--grammar", str(grammar)], 2, "grammar", "')'")
+        self.assertEqual(message.count("\n"), 1, message)
         self.refused(["generate", "-m", self.tiny, "-p", "x", "--grammar", "missing.gbnf"], 1, "missing.gbnf")
 
     def test_with_json_an_error_is_one_object_too(self):
@@ -176,6 +233,16 @@ class ContractTest(unittest.TestCase):
         link = {"KVANT_DISAGGREGATED": "true", "KVANT_WIRE": "int8", "KVANT_LINK_GBPS": "2.5"}
         self.assertEqual(self.generate(env=link)["link_gbps"], 2.5)
         self.assertIsNone(self.generate(env={"KVANT_DISAGGREGATED": "false"})["wire"])
+
+    def test_a_prompt_given_wins_over_a_file_in_the_environment(self):
+        path = self.dir / "other.txt"
+        path.write_text("other")
+        text = self.generate()["text"]
+        self.assertEqual(self.generate(env={"KVANT_FILE": "missing"})["text"], text)
+        self.assertEqual(self.generate(env={"KVANT_PROMPT": "other"})["text"], text)
+        words = ["generate", "-m", self.tiny, "-n", "1"]
+        self.run_kvant(*words, "-f", str(path), env={"KVANT_PROMPT": PROMPT * 99})
+        self.refused(words, 2, "--prompt and --file", env={"KVANT_PROMPT": "x", "KVANT_FILE": str(path)})
 
     def test_a_bad_environment_is_usage_of_that_command_only(self):
         self.refused(["generate", "-m", self.tiny, "-p", "x"], 2, "--threads", env={"KVANT_THREADS": "many"})
@@ -198,6 +265,30 @@ class ContractTest(unittest.TestCase):
         self.assertGreater(report["prompt_tokens"], 128)
         self.assertGreater(report["ttft_ms"], 0)
         self.assertGreater(report["tpot_ms"], 0)
+
+    def test_one_token_has_no_time_between_tokens(self):
+        self.assertIsNone(self.generate(tokens="1")["tpot_ms"])
+        done = self.run_kvant("generate", "-m", self.tiny, "-p", "x", "-n", "1", "--ignore-eos")
+        self.assertRegex(done.stderr.decode(), r"answer +1 tokens +-\n")
+
+    def test_bytes_in_use_are_told_from_bytes_allocated(self):
+        short = self.generate(prompt="x")
+        self.assertEqual(short["kv_bytes"], short["kv_bytes_fp16"], "nothing is encoded yet")
+        self.assertGreater(short["kv_bytes_allocated"], short["kv_bytes"])
+        self.assertLess(self.generate()["kv_bytes"], self.generate()["kv_bytes_fp16"])
+        table = self.run_kvant("generate", "-m", self.tiny, "-p", "x", "-n", "2").stderr.decode()
+        self.assertRegex(table, r"cache in use +int8 .* 1\.000 of fp16")
+        self.assertRegex(table, r"cache allocated +whole pages")
+
+    def test_the_report_says_how_many_tokens_were_sent_at_which_precision(self):
+        sent = ("--disaggregated", "--wire", "int4")
+        short, long = self.generate(*sent, prompt="x"), self.generate(*sent)
+        self.assertEqual((short["wire_tokens_encoded"], short["wire_tokens_exact"]), (0, short["prompt_tokens"]))
+        self.assertEqual((long["wire_tokens_encoded"], long["wire_tokens_exact"]), (long["prompt_tokens"] - 4, 4))
+        exact = self.generate("--disaggregated", "--wire", "fp16")
+        self.assertEqual((exact["wire_tokens_encoded"], exact["wire_tokens_exact"]), (0, exact["prompt_tokens"]))
+        help_text = " ".join(self.run_kvant("generate", "--help").stdout.decode().split())
+        self.assertIn("a prompt of fewer than 128 tokens beyond them", help_text)
 
     def test_tiers_add_up_to_the_tokens_and_bits_follow(self):
         for kv, tier, payload in (("fp16", "fp16", 16), ("int8", "int8", 8), ("int4", "int4", 4)):
@@ -269,6 +360,59 @@ class ContractTest(unittest.TestCase):
         self.assertEqual(report["models"][1]["architecture"], "llama")
         self.assertIn(b"tiny.gguf", self.run_kvant("models", "--models-dir", str(folder)).stdout)
         self.run_kvant("generate", "-m", "tiny", "--models-dir", str(folder), "-p", "x", "-n", "1")
+
+    def test_models_of_a_folder_that_is_not_there(self):
+        self.refused(["models", "--models-dir", "nope"], 1, "kvant: ", "nope")
+        self.refused(["models"], 1, "nope", env={"KVANT_MODELS_DIR": "nope"})
+        done = self.run_kvant("models", env={"XDG_DATA_HOME": str(self.dir / "new")})  # as after an installation
+        self.assertIn(b"setup.sh", done.stdout)
+
+    def test_control_characters_of_files_and_paths_do_not_reach_the_terminal(self):
+        folder = self.dir / "esc\x1b[2J"
+        folder.mkdir()
+        content = pathlib.Path(self.tiny).read_bytes()
+        key = b"general.architecture" + (8).to_bytes(4, "little") + (5).to_bytes(8, "little")
+        self.assertEqual(content.count(key + b"llama"), 1)
+        (folder / "arch.gguf").write_bytes(content.replace(key + b"llama", key + b"l\x1b\xc2\x9bm"))
+        (folder / "name\x1b]0;x\x07\u202e.gguf").write_bytes(content)
+        outputs = [self.run_kvant("models", "--models-dir", str(folder)),
+                   self.run_kvant("models", "--models-dir", str(folder), "--json"),
+                   self.run_kvant("generate", "-m", str(folder / "arch.gguf"), "-p", "x", status=1),
+                   self.run_kvant("generate", "-m", "no\x1b[31m.gguf", "-p", "x", status=1),
+                   self.run_kvant("generate", "-p", "x", "--models-dir", str(folder), status=1),
+                   self.run_kvant("gen\x1b[31merate", status=2),
+                   self.run_kvant("generate", "--kv", "int\x1b[31m", "-p", "x", status=2)]
+        for done in outputs:
+            shown = (done.stdout + done.stderr).decode()
+            self.assertNotRegex(shown, "[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+        self.assertIn(b"name\\x1b]0;x\\x07\\u202e.gguf", outputs[0].stdout)
+        names = [model["name"] for model in json.loads(outputs[1].stdout)["models"]]
+        self.assertIn("name\x1b]0;x\x07\u202e.gguf", names)
+
+    def interrupted(self, times):
+        """Status, seconds and message of a transfer of 15 seconds that is interrupted."""
+        command = [KVANT, "generate", "-m", self.tiny, "-p", PROMPT, "--disaggregated", "--wire", "fp16", "--link-gbps", "0.0001",
+                   "--threads", "1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            time.sleep(4)  # the prompt is computed in milliseconds
+            self.assertIsNone(process.poll(), "the transfer is over already")
+            begin = time.monotonic()
+            for _ in range(times):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.002)
+            output, message = process.communicate(timeout=120)
+        self.assertEqual(output, b"")
+        return process.returncode, time.monotonic() - begin, message.decode()
+
+    def test_ctrl_c_ends_a_slow_transfer_at_once(self):
+        status, seconds, message = self.interrupted(1)
+        self.assertEqual((status, message), (1, "kvant: generation cancelled\n"))
+        self.assertLess(seconds, 1)
+
+    def test_a_second_ctrl_c_kills(self):
+        status, seconds, _ = self.interrupted(2)
+        self.assertEqual(status, -signal.SIGINT)
+        self.assertLess(seconds, 1)
 
     def test_ctrl_c_ends_a_generation_with_an_error(self):
         command = [KVANT, "generate", "-m", self.tiny, "-p", PROMPT, "-n", "300", "--ignore-eos", "--threads", "1"]

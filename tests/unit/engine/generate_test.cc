@@ -1,6 +1,10 @@
 // Generation as users meet it: local and disaggregated, limits, seeds, text.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <map>
+
 #include "kvant/engine/generate.h"
 #include "support/engine_fixture.h"
 #include "support/gguf_fixture.h"
@@ -72,9 +76,38 @@ TEST_F(GenerateTest, ReportsWhatWasSentAndHeld) {
     EXPECT_GT(share, payload) << word;
     EXPECT_LT(share, payload + 0.13) << word;  // scales of 32 channels are 0.06, then sinks, maps and headers
     EXPECT_EQ(report->prompt_tokens, prompt_.size());
+    const uint32_t exact = codec::ParsePrecision(word)->is_exact() ? report->prompt_tokens
+                                                                   : codec::ParsePrecision(word)->num_sinks;
+    EXPECT_EQ(report->wire_tokens_exact, exact) << word;
+    EXPECT_EQ(report->wire_tokens_encoded, report->prompt_tokens - exact) << word;
     EXPECT_NEAR(report->tiers.fp16 + report->tiers.int8 + report->tiers.int4,
                 static_cast<double>(prompt_.size()) + 3, 1e-6);
   }
+}
+
+TEST_F(GenerateTest, APromptTooShortForAMapIsSentAtFp16AndTheReportSaysSo) {
+  engine::GenerateOptions options;
+  options.max_tokens = 1;
+  for (const auto& [num_tokens, encoded] : {std::pair(4U + 127U, 0U), std::pair(4U + 128U, 128U)}) {
+    prompt_.resize(num_tokens);
+    const auto report = Disaggregated("int4", options);
+    prompt_ = *tokenizer_->Encode(std::string(400, 'a'), false);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_EQ(report->wire_tokens_encoded, encoded);
+    EXPECT_EQ(report->wire_tokens_exact, num_tokens - encoded);
+  }
+}
+
+// What is compared with fp16 is what the tokens take; pages have room for more.
+TEST_F(GenerateTest, BytesInUseAreNeverMoreThanFp16ForAShortPrompt) {
+  engine::GenerateOptions options;
+  options.max_tokens = 2;
+  options.ignore_eos = true;
+  prompt_.resize(10);
+  const auto report = Local("int8", options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->kv_bytes, report->kv_bytes_fp16);  // sinks and residual alone
+  EXPECT_GT(report->kv_bytes_allocated, report->kv_bytes_fp16);
 }
 
 TEST_F(GenerateTest, LimitsAreKept) {
@@ -86,6 +119,7 @@ TEST_F(GenerateTest, LimitsAreKept) {
     const auto remote = Disaggregated("int8", options);
     ASSERT_TRUE(local.ok() && remote.ok());
     EXPECT_EQ(local->completion_tokens, max_tokens);
+    EXPECT_EQ(local->tpot_ms.has_value(), max_tokens > 1) << "a mean of nothing";
     EXPECT_EQ(remote->completion_tokens, max_tokens);
     EXPECT_EQ(local->finish_reason, engine::FinishReason::kLength);
   }
@@ -142,17 +176,51 @@ TEST_F(GenerateTest, GrammarIsObeyed) {
       EXPECT_TRUE(pair == "ab" || pair == "cd") << report->text;
     }
   }
-  options.sampling.grammar = "root ::= (";
-  EXPECT_EQ(Local("int8", options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(GenerateTest, AGrammarErrorIsReturnedWithTheParsersWordsAndNotPrinted) {
+  const std::map<std::string, std::string> cases = {
+      {"root ::= (", "expecting ')' at"},
+      {"root ::= [a\n\nmore ::= \"b\"", "the grammar does not parse"},
+      {"# a comment\n\nroot ::= other \"x\"", "rule other is used"},
+      {"root ::= root \"x\"", "left recursion"},
+      {"other ::= \"x\"", "'root'"},
+      {"# a comment", "grammar"}};
+  for (const auto& [grammar, words] : cases) {
+    engine::GenerateOptions options;
+    options.sampling.grammar = grammar;
+    testing::internal::CaptureStderr();
+    const Status status = Local("int8", options).status();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << grammar;
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << grammar;
+    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos) << status.message();
+  }
+  engine::GenerateOptions options;
+  options.sampling.grammar = "\n# first\n\nroot ::= (\"a\" | b)* # and\nb ::= \"b\"\r\n";
+  EXPECT_TRUE(Local("int8", options).ok());
 }
 
 TEST_F(GenerateTest, CancelStopsBothSides) {
   engine::GenerateCallbacks callbacks;
-  int asked = 0;
+  std::atomic<int> asked = 0;
   callbacks.cancelled = [&] { return ++asked > 2; };
   const auto report = engine::GenerateDisaggregated(*prefill_->engine, *decode_->engine, *tokenizer_, prompt_,
                                                     {*codec::ParsePrecision("int8")}, {}, callbacks);
   EXPECT_EQ(report.status().code(), StatusCode::kCancelled);
+}
+
+TEST_F(GenerateTest, CancelEndsATransferThatWaitsForTheLine) {
+  engine::GenerateCallbacks callbacks;
+  std::atomic<bool> prefilled = false;
+  callbacks.prefill = [&](uint32_t done, uint32_t layers) { prefilled = done == layers; };
+  callbacks.cancelled = [&] { return prefilled.load(); };
+  const auto begin = std::chrono::steady_clock::now();
+  const engine::DisaggregatedOptions link{*codec::ParsePrecision("int8"), /*link_gbps=*/1e-5};  // a minute and more
+  const auto report = engine::GenerateDisaggregated(*prefill_->engine, *decode_->engine, *tokenizer_, prompt_, link, {},
+                                                    callbacks);
+  EXPECT_EQ(report.status().code(), StatusCode::kCancelled) << report.status().message();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 TEST(Utf8, OnlyWholeCharactersAreShown) {
