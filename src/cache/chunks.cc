@@ -24,8 +24,10 @@ kernels::AttendSegment LayerCache::SegmentOf(const PageRun& run, uint32_t kv_hea
   return segment;
 }
 
-uint32_t LayerCache::num_chunks() const {
-  return std::max(ChunksOf(encoded_.num_tokens()) + ChunksOf(residual_.num_tokens()), 1U);
+uint32_t LayerCache::num_chunks_before(uint32_t tokens) const {
+  const uint32_t after_sinks = tokens - std::min(tokens, sinks_.num_tokens());
+  const uint32_t in_encoded = std::min(after_sinks, encoded_.num_tokens());
+  return std::max(ChunksOf(in_encoded) + ChunksOf(after_sinks - in_encoded), 1U);
 }
 
 // The sinks go with the first chunk; encoded and residual tokens are cut every kChunkTokens from their own beginning.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kvant/base/check.h"
+#include "kvant/cache/attend_chunks.h"
 
 namespace kvant::engine {
 namespace {
@@ -39,6 +40,7 @@ AttentionOp::AttentionOp(Backend* backend, const ModelParams& params)
     : backend_(backend),
       params_(params),
       q_heads_per_kv_head_(params.num_q_heads / params.num_kv_heads),
+      next_unit_(params.num_layers),
       threads_(static_cast<size_t>(backend->num_threads())) {
   for (uint32_t layer = 0; layer < params.num_layers; ++layer) {
     layer_ops_.push_back({this, layer});
@@ -63,9 +65,9 @@ void AttentionOp::SetBatch(std::vector<BatchItem> items, uint32_t layer) {
   for (uint32_t index = 0; index < items_.size(); ++index) {
     PlanItem(index, layer);
   }
-  chunk_partials_.resize(std::max(chunk_partials_.size(),
-                                  units_.size() * PartialFloats(q_heads_per_kv_head_, params_.head_dim)));
-  next_unit_ = 0;
+  chunk_partials_.resize(
+      std::max(chunk_partials_.size(), units_.size() * PartialFloats(q_heads_per_kv_head_, params_.head_dim)));
+  std::fill(next_unit_.begin(), next_unit_.end(), 0);
 }
 
 void AttentionOp::PlanItem(uint32_t index, uint32_t layer) {
@@ -100,23 +102,31 @@ ggml_tensor* AttentionOp::BuildAttend(ggml_context* ctx, uint32_t layer, ggml_te
                         AttendNode, GGML_N_TASKS_MAX, &layer_ops_[layer]);
 }
 
+ggml_tensor* AttentionOp::BuildStoreAndAttend(ggml_context* ctx, uint32_t layer, const Qkv& qkv) {
+  ggml_tensor* args[] = {qkv.q, qkv.k, qkv.v};
+  return ggml_custom_4d(ctx, GGML_TYPE_F32, qkv.q->ne[0] * qkv.q->ne[1], qkv.q->ne[2], 1, 1, args, 3,
+                        StoreAndAttendNode, GGML_N_TASKS_MAX, &layer_ops_[layer]);
+}
+
 void AttentionOp::StoreNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op) {
   const auto [op, layer] = *static_cast<LayerOp*>(layer_op);
-  if (thread == 0) {
-    op->next_unit_ = 0;  // the barrier between the nodes publishes it
-  }
   const auto num_heads = static_cast<uint32_t>(op->items_.size()) * op->params_.num_kv_heads;
   for (auto index = static_cast<uint32_t>(thread); index < num_heads; index += static_cast<uint32_t>(num_threads)) {
     const BatchItem& item = op->items_[index / op->params_.num_kv_heads];
-    Status status = op->StoreHead(item, layer, index % op->params_.num_kv_heads, dst->src[0], dst->src[1]);
-    if (!status.ok()) {
-      op->backend_->Fail(std::move(status));
-    }
+    op->StoreHead(item, layer, index % op->params_.num_kv_heads, dst->src[0], dst->src[1]);
   }
 }
 
-Status AttentionOp::StoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k,
-                              const ggml_tensor* v) const {
+void AttentionOp::StoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k,
+                            const ggml_tensor* v) {
+  Status status = TryStoreHead(item, layer, kv_head, k, v);
+  if (!status.ok()) {
+    backend_->Fail(std::move(status));
+  }
+}
+
+Status AttentionOp::TryStoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k,
+                                 const ggml_tensor* v) const {
   const uint32_t head_dim = params_.head_dim;
   const kernels::RowKernels& rows = kernels::RowKernelsOf(backend_->isa());
   std::array<Half, kStoreRows * codec::kMaxHeadDim> keys;
@@ -138,17 +148,50 @@ Status AttentionOp::StoreHead(const BatchItem& item, uint32_t layer, uint32_t kv
   return OkStatus();
 }
 
-void AttentionOp::AttendNode(ggml_tensor* dst, int thread, int, void* layer_op) {
+void AttentionOp::AttendNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op) {
   const auto [op, layer] = *static_cast<LayerOp*>(layer_op);
-  ThreadState& state = op->threads_[static_cast<size_t>(thread)];
-  const auto num_units = static_cast<uint32_t>(op->units_.size());
-  for (uint32_t index = op->next_unit_.fetch_add(1); index < num_units; index = op->next_unit_.fetch_add(1)) {
-    if (op->units_[index].count > 0) {
-      op->AttendBlockUnit(layer, op->units_[index], dst, state);
-    } else {
-      op->AttendChunkUnit(layer, index, dst, state);
+  op->AttendUnits(layer, thread, num_threads, false, dst);
+}
+
+void AttentionOp::StoreAndAttendNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op) {
+  const auto [op, layer] = *static_cast<LayerOp*>(layer_op);
+  op->AttendUnits(layer, thread, num_threads, true, dst);
+}
+
+void AttentionOp::AttendUnits(uint32_t layer, int thread, int num_threads, bool store, ggml_tensor* dst) {
+  ThreadState& state = threads_[static_cast<size_t>(thread)];
+  for (auto taken = TakeUnits(layer, num_threads); !taken.empty(); taken = TakeUnits(layer, num_threads)) {
+    const auto first = static_cast<uint32_t>(taken.data() - units_.data());
+    const uint32_t end = first + static_cast<uint32_t>(taken.size());
+    for (uint32_t index = first; index < end;) {
+      const Unit& unit = units_[index];
+      if (unit.count > 0) {
+        AttendBlockUnit(layer, unit, dst, state);
+        ++index;
+        continue;
+      }
+      const Group& group = groups_[unit.group];
+      const uint32_t count = std::min(end, group.first_unit + group.num_units) - index;
+      if (store && index + count == group.first_unit + group.num_units) {
+        StoreHead(items_[unit.item], layer, unit.kv_head, dst->src[1], dst->src[2]);  // only the last chunk holds it
+      }
+      AttendChunkUnits(layer, index, count, dst, state);
+      index += count;
     }
   }
+}
+
+std::span<const AttentionOp::Unit> AttentionOp::TakeUnits(uint32_t layer, int num_threads) {
+  std::atomic<uint32_t>& next_unit = next_unit_[layer];
+  const auto num_units = static_cast<uint32_t>(units_.size());
+  const auto threads = static_cast<uint32_t>(num_threads);
+  uint32_t first = next_unit.load(std::memory_order_relaxed);
+  uint32_t count = 0;
+  do {
+    const uint32_t left = num_units - std::min(first, num_units);
+    count = std::min(left, std::max(1U, 2 * left / (3 * threads)));  // two thirds of an even share
+  } while (count > 0 && !next_unit.compare_exchange_weak(first, first + count, std::memory_order_relaxed));
+  return std::span(units_).subspan(count > 0 ? first : 0, count);
 }
 
 kernels::AttendQueries AttentionOp::QueriesOf(const ggml_tensor* q, const BatchItem& item, uint32_t kv_head,
@@ -165,18 +208,19 @@ kernels::AttendQueries AttentionOp::QueriesOf(const ggml_tensor* q, const BatchI
   return queries;
 }
 
-void AttentionOp::AttendChunkUnit(uint32_t layer, uint32_t index, ggml_tensor* dst, ThreadState& state) {
+void AttentionOp::AttendChunkUnits(uint32_t layer, uint32_t index, uint32_t count, ggml_tensor* dst,
+                                   ThreadState& state) {
   const Unit& unit = units_[index];
   const BatchItem& item = items_[unit.item];
   const size_t partial_floats = PartialFloats(q_heads_per_kv_head_, params_.head_dim);
   const auto partial = [&](uint32_t of) {
     return PartialAt(chunk_partials_.data() + of * partial_floats, q_heads_per_kv_head_, params_.head_dim);
   };
-  const cache::ChunkSlices slices = item.sequence->layer(layer).Chunk(unit.kv_head, unit.first);
-  kernels::AttendChunk(backend_->isa(), QueriesOf(dst->src[0], item, unit.kv_head, 0, 1), slices.span(),
-                       partial(index), state.scratch);
   Group& group = groups_[unit.group];
-  if (group.pending.fetch_sub(1, std::memory_order_acq_rel) > 1) {
+  kernels::RowAttention rows(backend_->isa(), QueriesOf(dst->src[0], item, unit.kv_head, 0, 1), state.scratch);
+  cache::AttendChunks(item.sequence->layer(layer), unit.kv_head, unit.first, count, rows,
+                      [&](uint32_t chunk) { return partial(group.first_unit + chunk); });
+  if (group.pending.fetch_sub(count, std::memory_order_acq_rel) > count) {
     return;
   }
   group.pending.store(group.num_units, std::memory_order_relaxed);
@@ -192,19 +236,15 @@ void AttentionOp::AttendBlockUnit(uint32_t layer, const Unit& unit, ggml_tensor*
   const cache::LayerCache& cache = item.sequence->layer(layer);
   const kernels::AttendQueries queries = QueriesOf(dst->src[0], item, unit.kv_head, unit.first, unit.count);
   const size_t partial_floats = PartialFloats(queries.num_rows(), params_.head_dim);
-  const uint32_t num_chunks = cache.num_chunks();
+  const uint32_t num_chunks = cache.num_chunks_before(static_cast<uint32_t>(queries.positions.back()) + 1);
   state.partials.resize(std::max(state.partials.size(), partial_floats * num_chunks));
   state.views.clear();
-  for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
-    const cache::ChunkSlices slices = cache.Chunk(unit.kv_head, chunk);
-    const kernels::AttendSlice& first = slices.slices[0];
-    if (first.segment.first_position + static_cast<int32_t>(first.first_token) > queries.positions.back()) {
-      break;  // the rest lies after every query of the block
-    }
+  kernels::RowAttention rows(backend_->isa(), queries, state.scratch);
+  cache::AttendChunks(cache, unit.kv_head, 0, num_chunks, rows, [&](uint32_t chunk) {
     state.views.push_back(
         PartialAt(state.partials.data() + partial_floats * chunk, queries.num_rows(), params_.head_dim));
-    kernels::AttendChunk(backend_->isa(), queries, slices.span(), state.views.back(), state.scratch);
-  }
+    return state.views.back();
+  });
   Merge(item, unit.kv_head, unit.first, unit.count, dst, state);
 }
 

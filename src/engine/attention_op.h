@@ -15,6 +15,12 @@ struct ggml_tensor;
 
 namespace kvant::engine {
 
+struct Qkv {
+  ggml_tensor* q;  ///< [head_dim, num_q_heads, rows], after RoPE
+  ggml_tensor* k;  ///< [head_dim, num_kv_heads, rows], after RoPE
+  ggml_tensor* v;  ///< [head_dim, num_kv_heads, rows]
+};
+
 /// New tokens of one sequence in a graph: rows [first_row, first_row + num_rows) of the batch.
 struct BatchItem {
   cache::Sequence* sequence = nullptr;
@@ -25,10 +31,11 @@ struct BatchItem {
 
 /// Attention over compressed caches as nodes of a ggml graph.
 ///
-/// Two nodes a layer: `Store` puts the new keys and values into the caches at fp16, `Attend` meets every cached token
-/// in the format it lies in. One query of a sequence is split over chunks of its tokens, and the thread that finishes
-/// the last chunk merges them in order; several queries are split into blocks of rows. Neither split depends on the
-/// batch or on the threads, so a row's result does not, either.
+/// `Store` puts the new keys and values into the caches at fp16, `Attend` meets every cached token in the format it
+/// lies in; where each sequence has one new token, `StoreAndAttend` is both in one node. One query of a sequence is
+/// split over chunks of its tokens, and the thread that finishes the last chunk merges them in order; several queries
+/// are split into blocks of rows. Neither split depends on the batch or on the threads, so a row's result does not,
+/// either.
 class AttentionOp {
  public:
   AttentionOp(Backend* backend, const ModelParams& params);
@@ -41,6 +48,8 @@ class AttentionOp {
   ggml_tensor* BuildStore(ggml_context* ctx, uint32_t layer, ggml_tensor* k, ggml_tensor* v);
   /// Result [head_dim · num_q_heads, rows] fp32. `after` is the store node it must come after, or null.
   ggml_tensor* BuildAttend(ggml_context* ctx, uint32_t layer, ggml_tensor* q, ggml_tensor* after);
+  /// The same for items of one row each: one wait of all threads less.
+  ggml_tensor* BuildStoreAndAttend(ggml_context* ctx, uint32_t layer, const Qkv& qkv);
 
  private:
   struct LayerOp {
@@ -73,11 +82,17 @@ class AttentionOp {
 
   static void StoreNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op);
   static void AttendNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op);
+  static void StoreAndAttendNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op);
 
   void PlanItem(uint32_t index, uint32_t layer);
-  Status StoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k,
-                   const ggml_tensor* v) const;
-  void AttendChunkUnit(uint32_t layer, uint32_t index, ggml_tensor* dst, ThreadState& state);
+  void StoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k, const ggml_tensor* v);
+  Status TryStoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k,
+                      const ggml_tensor* v) const;
+  void AttendUnits(uint32_t layer, int thread, int num_threads, bool store, ggml_tensor* dst);
+  /// The next units, more the more are left; empty when there are none.
+  std::span<const Unit> TakeUnits(uint32_t layer, int num_threads);
+  /// `count` chunks of one query and KV head, from unit `index` on.
+  void AttendChunkUnits(uint32_t layer, uint32_t index, uint32_t count, ggml_tensor* dst, ThreadState& state);
   void AttendBlockUnit(uint32_t layer, const Unit& unit, ggml_tensor* dst, ThreadState& state);
   kernels::AttendQueries QueriesOf(const ggml_tensor* q, const BatchItem& item, uint32_t kv_head, uint32_t first_row,
                                    uint32_t num_rows) const;
@@ -94,7 +109,7 @@ class AttentionOp {
   std::vector<Unit> units_;
   std::unique_ptr<Group[]> groups_;
   uint32_t max_groups_ = 0;
-  std::atomic<uint32_t> next_unit_{0};
+  std::vector<std::atomic<uint32_t>> next_unit_;  ///< of each layer
   std::vector<float> chunk_partials_;
   std::vector<ThreadState> threads_;
 };

@@ -40,8 +40,7 @@ Status Engine::BuildDecodeGraph(uint32_t rows) {
   ggml_tensor* hidden = step.builder.Embed(ctx, step.tokens);
   for (uint32_t layer = 0; layer < model_->params().num_layers; ++layer) {
     const Qkv qkv = step.builder.AttentionInputs(ctx, layer, hidden, step.positions);
-    ggml_tensor* stored = step.attention.BuildStore(ctx, layer, qkv.k, qkv.v);
-    ggml_tensor* attended = step.attention.BuildAttend(ctx, layer, qkv.q, stored);
+    ggml_tensor* attended = step.attention.BuildStoreAndAttend(ctx, layer, qkv);
     hidden = step.builder.AfterAttention(ctx, layer, attended, hidden);
   }
   step.logits = step.builder.Logits(ctx, hidden);

@@ -42,12 +42,6 @@ class Graph {
   ggml_gallocr* allocator_;
 };
 
-struct Qkv {
-  ggml_tensor* q;  ///< [head_dim, num_q_heads, rows], after RoPE
-  ggml_tensor* k;  ///< [head_dim, num_kv_heads, rows], after RoPE
-  ggml_tensor* v;  ///< [head_dim, num_kv_heads, rows]
-};
-
 /// The decoder, piece by piece. Hidden states are [embedding, rows] fp32, positions [rows] int32.
 class GraphBuilder {
  public:

@@ -80,8 +80,8 @@ Status Engine::CheckTokens(std::span<const int32_t> tokens) const {
   const auto vocab_size = static_cast<int64_t>(model_->params().vocab_size);
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocab_size) {
-      return {StatusCode::kInvalidArgument, "token " + std::to_string(token) + " is outside the vocabulary of " +
-                                                std::to_string(vocab_size)};
+      return {StatusCode::kInvalidArgument,
+              "token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(vocab_size)};
     }
   }
   return OkStatus();

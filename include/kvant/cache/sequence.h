@@ -42,9 +42,7 @@ class LayerCache {
              MemoryAccount* account);
 
   uint32_t num_tokens() const { return sinks_.num_tokens() + encoded_.num_tokens() + residual_.num_tokens(); }
-  codec::TokenSplit split() const {
-    return {sinks_.num_tokens(), encoded_.num_tokens(), residual_.num_tokens()};
-  }
+  codec::TokenSplit split() const { return {sinks_.num_tokens(), encoded_.num_tokens(), residual_.num_tokens()}; }
   uint64_t allocated_bytes() const;
   /// Bytes that the stored tokens themselves need, metadata included, spare slots of pages not.
   uint64_t stored_bytes() const;
@@ -76,7 +74,9 @@ class LayerCache {
   ///         kNumeric when a scale, zero, mean or exact row is not finite
   Status AdoptBlock(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
 
-  uint32_t num_chunks() const;
+  uint32_t num_chunks() const { return num_chunks_before(num_tokens()); }
+  /// Chunks that the first `tokens` tokens lie in; at least 1.
+  uint32_t num_chunks_before(uint32_t tokens) const;
   ChunkSlices Chunk(uint32_t kv_head, uint32_t chunk) const;
 
  private:
@@ -110,8 +110,7 @@ class LayerCache {
 /// The KV cache of one sequence. Its memory is returned to the account when it ends.
 class Sequence {
  public:
-  Sequence(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
-           MemoryAccount* account);
+  Sequence(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa, MemoryAccount* account);
 
   const codec::CacheShape& shape() const { return shape_; }
   const codec::Precision& precision() const { return precision_; }

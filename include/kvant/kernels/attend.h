@@ -55,6 +55,10 @@ struct AttendPartial {
   float* sum = nullptr;
 };
 
+struct AttendKernels;  // of this layer: what one instruction set offers,
+struct RowBlock;       // and a thread's memory
+struct StretchMemory;
+
 /// Scratch memory of one thread. Grows to what the largest call needed.
 class AttendScratch {
  public:
@@ -65,15 +69,42 @@ class AttendScratch {
   std::vector<std::byte> memory_;
 };
 
-/// Attend to one chunk, in the format it is stored in.
+/// Query rows on their way over chunks: prepared once for all chunks whose keys they meet in the same form.
 ///
 /// Requires num_queries in 1…512; every layout of queries.head_dim; finite queries
-/// Ensures  row results bit-equal for any grouping of the same rows into calls
+/// Ensures  row results bit-equal for any grouping of the same rows into objects, and of chunks into calls
 /// Numerics against the dequantized reference: max error <= 3e-3 of the largest output (integer paths: q and the
 ///          probabilities are cut to 15 bits); fp16 segments 1e-5
-/// Threads  any number, each with its own scratch and partial
-void AttendChunk(Isa isa, const AttendQueries& queries, std::span<const AttendSlice> chunk, AttendPartial partial,
-                 AttendScratch& scratch);
+/// Threads  one; any number of objects, each with its own scratch
+class RowAttention {
+ public:
+  /// What `queries` points to and the scratch must outlive the object; nothing else may use the scratch meanwhile.
+  RowAttention(Isa isa, const AttendQueries& queries, AttendScratch& scratch);
+
+  /// Attend to one chunk, in the format it is stored in. `next` is what the next call will begin with, or null: it is
+  /// fetched into the cache meanwhile.
+  void Attend(std::span<const AttendSlice> chunk, const AttendSlice* next, AttendPartial partial);
+
+ private:
+  /// The keys that the rows are prepared for, in one of the two forms.
+  struct Form {
+    bool ready = false;
+    const Half* key_mean = nullptr;
+  };
+
+  void Prepare(const AttendSegment& segment);
+  void AttendToSlice(const AttendSlice& slice, const AttendSlice* next);
+  void Export(AttendPartial partial) const;
+
+  const AttendKernels& kernels_;
+  AttendQueries queries_;
+  uint32_t value_channels_;
+  std::span<RowBlock> blocks_;  ///< in the scratch, as is what they point to
+  StretchMemory* stretch_;
+  Form exact_;
+  Form coded_;
+  bool fetched_ = false;  ///< where the coming chunk begins
+};
 
 /// Merge partials of one row in the given order and divide: the row's attention output.
 ///

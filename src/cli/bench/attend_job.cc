@@ -4,11 +4,13 @@
 #include <cmath>
 
 #include "cli/bench/memory.h"
+#include "kvant/cache/attend_chunks.h"
 
 namespace kvant::cli {
 namespace {
 
 constexpr float kQueryDeviation = 2.0F;  // logits then spread enough for some tokens to count more than others
+constexpr uint32_t kChunksOfRun = 4;     // of one KV head that a thread takes at once
 
 }  // namespace
 
@@ -45,15 +47,17 @@ void AttendJob::Run(std::span<const Place> places, uint32_t num_chunks) {
     pending_ = std::vector<std::atomic<uint32_t>>(num_groups);
   }
   std::fill_n(pending_.begin(), num_groups, num_chunks);
-  pool_->ParallelFor(num_groups * num_chunks, [&](size_t index, int thread) {
-    const size_t group = index / num_chunks;
-    const auto chunk = static_cast<uint32_t>(index % num_chunks);
+  const auto runs = static_cast<uint32_t>(CeilDiv(num_chunks, kChunksOfRun));
+  pool_->ParallelFor(num_groups * runs, [&](size_t index, int thread) {
+    const size_t group = index / runs;
+    const auto first = static_cast<uint32_t>(index % runs) * kChunksOfRun;
+    const uint32_t count = std::min(kChunksOfRun, num_chunks - first);
     const auto kv_head = static_cast<uint32_t>(group % shape_.num_kv_heads);
     const Place& place = places[group / shape_.num_kv_heads];
-    const cache::ChunkSlices slices = place.layer->Chunk(kv_head, place.first_chunk + chunk);
-    kernels::AttendChunk(isa_, QueriesOf(kv_head), slices.span(),
-                         PartialOf(group, chunk), scratch_[static_cast<size_t>(thread)]);
-    if (pending_[group].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    kernels::RowAttention rows(isa_, QueriesOf(kv_head), scratch_[static_cast<size_t>(thread)]);
+    cache::AttendChunks(*place.layer, kv_head, place.first_chunk + first, count, rows,
+                        [&](uint32_t chunk) { return PartialOf(group, chunk - place.first_chunk); });
+    if (pending_[group].fetch_sub(count, std::memory_order_acq_rel) == count) {
       Merge(group);
     }
   });

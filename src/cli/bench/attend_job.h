@@ -10,8 +10,8 @@
 
 namespace kvant::cli {
 
-/// Attention of one query token over layers, split over threads as the engine splits a decode step: chunks of a KV head
-/// are handed out one by one, and who finishes a head's last chunk merges them.
+/// Attention of one query token over layers, split over threads much as the engine splits a decode step: runs of a KV
+/// head's chunks are handed out, and who finishes a head's last chunk merges them.
 ///
 /// Threads  one caller
 class AttendJob {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <numbers>
+#include <numeric>
 #include <utility>
 
 #include "kernels/cpu/attend_kernels.h"
@@ -26,65 +28,6 @@ const AttendKernels& AttendKernelsOf(Isa isa) {
 }
 
 const Half* HalfAt(const std::byte* record, size_t offset) { return reinterpret_cast<const Half*>(record + offset); }
-
-// One call's memory, cut out of the scratch.
-class Workspace {
- public:
-  Workspace(const AttendQueries& queries, AttendScratch& scratch)
-      : value_channels_(static_cast<uint32_t>(RoundUp(queries.head_dim, 16))),
-        num_blocks_(static_cast<uint32_t>(CeilDiv(queries.num_rows(), kRowBlock))) {
-    const size_t q_elems = RoundUp(queries.head_dim, 8) * kRowBlock;
-    const size_t out_elems = size_t{value_channels_} * kRowBlock;
-    const size_t blocks_bytes = RoundUp(num_blocks_ * sizeof(RowBlock), kAlignment);
-    const size_t floats_bytes = num_blocks_ * (q_elems + out_elems) * sizeof(float);
-    std::byte* memory = scratch.Reserve(sizeof(StretchMemory) + blocks_bytes + floats_bytes);
-    stretch_ = new (memory) StretchMemory;
-    blocks_ = reinterpret_cast<RowBlock*>(memory + sizeof(StretchMemory));
-    auto* floats = reinterpret_cast<float*>(memory + sizeof(StretchMemory) + blocks_bytes);
-    for (uint32_t b = 0; b < num_blocks_; ++b) {
-      RowBlock& block = *new (blocks_ + b) RowBlock{};
-      block.num_rows = std::min(kRowBlock, queries.num_rows() - b * kRowBlock);
-      block.q = floats + b * (q_elems + out_elems);
-      block.x = reinterpret_cast<int32_t*>(block.q);
-      block.out = block.q + q_elems;
-      std::fill_n(block.out, out_elems, 0.0F);
-      std::fill_n(block.max, kRowBlock, -INFINITY);
-    }
-  }
-
-  std::span<RowBlock> blocks() { return {blocks_, num_blocks_}; }
-  StretchMemory& stretch() { return *stretch_; }
-
-  void Export(uint32_t head_dim, AttendPartial partial) const {
-    uint32_t row = 0;
-    for (const RowBlock& block : std::span(blocks_, num_blocks_)) {
-      for (uint32_t r = 0; r < block.num_rows; ++r, ++row) {
-        std::copy_n(block.out + size_t{r} * value_channels_, head_dim, partial.out + size_t{row} * head_dim);
-        partial.max[row] = block.max[r];
-        partial.sum[row] = block.sum[r];
-      }
-    }
-  }
-
- private:
-  uint32_t value_channels_;
-  uint32_t num_blocks_;
-  StretchMemory* stretch_ = nullptr;
-  RowBlock* blocks_ = nullptr;
-};
-
-void PrepareRows(const AttendKernels& kernels, const AttendQueries& queries, const AttendSegment& segment,
-                 std::span<RowBlock> blocks) {
-  for (uint32_t b = 0; b < blocks.size(); ++b) {
-    RowSource source{{}, blocks[b].num_rows, queries.head_dim, queries.scale, segment.key_mean, segment.key_scale};
-    for (uint32_t r = 0; r < source.num_rows; ++r) {
-      const uint32_t row = b * kRowBlock + r;
-      source.rows[r] = queries.data + row / queries.q_heads_per_kv_head * queries.query_stride +
-                       row % queries.q_heads_per_kv_head * queries.head_stride;
-    }
-    kernels.prepare_rows(segment.layout->codec, source, blocks[b]);
-  }
-}
 
 // The tokens [first, first + num_tokens) of a segment, which lie in one page.
 Stretch MakeStretch(const AttendSegment& segment, uint32_t first) {
@@ -117,19 +60,36 @@ void PrefetchParams(const TokenPageLayout& layout, const Stretch& stretch) {
                                         std::pair(codec::HasZero(layout.codec), stretch.key_zeros),
                                         std::pair(codec::HasZero(layout.codec), stretch.value_zeros)}) {
     for (size_t i = 0; present && i < std::min(kStretchTokens, layout.capacity); i += kLineHalves) {
-      __builtin_prefetch(params + i);
+      Prefetch(params + i);
     }
   }
 }
 
-// Before the first stretch, while the queries are prepared.
-void PrefetchStart(const TokenPageLayout& layout, const Stretch& stretch) {
-  constexpr size_t kLine = 64;
-  constexpr size_t kBytes = 4096;
-  for (size_t at = 0; at < kBytes; at += kLine) {
-    __builtin_prefetch(stretch.keys + at, 0, 2);
-  }
+// Keys and values of a stretch.
+Fetch FetchOf(const TokenPageLayout& layout, const Stretch& stretch, uint32_t num_tokens) {
+  const size_t tokens = RoundUp(num_tokens, codec::kTileTokens);
+  const size_t key_bytes = tokens / codec::kTileTokens * layout.key_tile_bytes;
+  const size_t value_bytes = tokens * layout.value_channels * static_cast<size_t>(codec::CodeBits(layout.codec)) / 8;
+  return {stretch.keys, stretch.keys + key_bytes, stretch.values, stretch.values + value_bytes};
+}
+
+// Fetches the parameters of a slice's stretch from token `first` on; keys and values are left to the kernels.
+Fetch BeginFetch(const AttendSlice& slice, uint32_t first) {
+  const TokenPageLayout& layout = *slice.segment.layout;
+  const Stretch stretch = MakeStretch(slice.segment, first);
   PrefetchParams(layout, stretch);
+  return FetchOf(layout, stretch, StretchTokens(layout, first, slice.first_token + slice.num_tokens));
+}
+
+// Before the first stretch, while the queries are prepared.
+void PrefetchStart(const AttendSlice& slice) {
+  constexpr size_t kLine = 64;
+  const Fetch fetch = BeginFetch(slice, slice.first_token);
+  for (const auto& [at, end] : {std::pair(fetch.at, fetch.end), std::pair(fetch.then, fetch.then_end)}) {
+    for (const std::byte* line = at; line < end; line += kLine) {
+      Prefetch(line);
+    }
+  }
 }
 
 // How many tokens of a stretch the rows of a block see; returns the largest.
@@ -145,36 +105,6 @@ uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, int64_t fi
   return reach;
 }
 
-// Stretch by stretch, and each for all rows while it is in the nearest cache.
-void AttendToSlice(const AttendKernels& kernels, const AttendQueries& queries, const AttendSlice& slice,
-                   Workspace& workspace) {
-  const AttendSegment& segment = slice.segment;
-  const TokenPageLayout& layout = *segment.layout;
-  const auto attend = kernels.attend[static_cast<size_t>(layout.codec)];
-  const uint32_t end = slice.first_token + slice.num_tokens;
-  for (uint32_t first = slice.first_token; first < end;) {
-    const uint32_t num_tokens = StretchTokens(layout, first, end);
-    Stretch stretch = MakeStretch(segment, first);
-    stretch.keys_ahead = stretch.values - stretch.keys;
-    if (first + num_tokens < end) {
-      const Stretch next = MakeStretch(segment, first + num_tokens);
-      stretch.values_ahead = next.keys - stretch.values;
-      PrefetchParams(layout, next);
-    }
-    for (uint32_t b = 0; b < workspace.blocks().size(); ++b) {
-      RowBlock& block = workspace.blocks()[b];
-      const int64_t first_position = int64_t{segment.first_position} + first;
-      const uint32_t reach = SetVisible(queries, b * kRowBlock, first_position, num_tokens, block);
-      if (reach > 0) {
-        attend(stretch, reach, block, workspace.stretch());
-        stretch.keys_ahead = 0;
-        stretch.values_ahead = 0;
-      }
-    }
-    first += num_tokens;
-  }
-}
-
 }  // namespace
 
 std::byte* AttendScratch::Reserve(size_t bytes) {
@@ -185,23 +115,110 @@ std::byte* AttendScratch::Reserve(size_t bytes) {
   return memory_.data() + (RoundUp(address, kAlignment) - address);
 }
 
-void AttendChunk(Isa isa, const AttendQueries& queries, std::span<const AttendSlice> chunk, AttendPartial partial,
-                 AttendScratch& scratch) {
+RowAttention::RowAttention(Isa isa, const AttendQueries& queries, AttendScratch& scratch)
+    : kernels_(AttendKernelsOf(isa)),
+      queries_(queries),
+      value_channels_(static_cast<uint32_t>(RoundUp(queries.head_dim, 16))) {
   KVANT_CHECK(queries.num_queries > 0 && queries.positions.size() == queries.num_queries, "one position a query");
-  const AttendKernels& kernels = AttendKernelsOf(isa);
-  Workspace workspace(queries, scratch);
-  for (const AttendSlice& slice : chunk) {
-    const AttendSegment& segment = slice.segment;
-    if (slice.num_tokens > 0) {
-      PrefetchStart(*segment.layout, MakeStretch(segment, slice.first_token));
-    }
-    KVANT_CHECK(segment.layout->head_dim == queries.head_dim, "the cache and the queries are of one model");
-    KVANT_CHECK(slice.first_token % codec::kTileTokens == 0, "a slice begins at a tile");
-    KVANT_CHECK(slice.first_token + slice.num_tokens <= segment.num_tokens, "a slice lies in its segment");
-    PrepareRows(kernels, queries, segment, workspace.blocks());
-    AttendToSlice(kernels, queries, slice, workspace);
+  const auto num_blocks = static_cast<uint32_t>(CeilDiv(queries.num_rows(), kRowBlock));
+  const size_t q_elems = RoundUp(queries.head_dim, 8) * kRowBlock;
+  const size_t x_elems = q_elems / 2;
+  const size_t block_elems = q_elems + x_elems + size_t{value_channels_} * kRowBlock;
+  const size_t elems_offset = sizeof(StretchMemory) + RoundUp(num_blocks * sizeof(RowBlock), kAlignment);
+  std::byte* memory = scratch.Reserve(elems_offset + num_blocks * block_elems * sizeof(float));
+  stretch_ = new (memory) StretchMemory;
+  auto* blocks = reinterpret_cast<RowBlock*>(memory + sizeof(StretchMemory));
+  auto* elems = reinterpret_cast<float*>(memory + elems_offset);
+  for (uint32_t b = 0; b < num_blocks; ++b, elems += block_elems) {
+    RowBlock& block = *new (blocks + b) RowBlock;
+    block.num_rows = std::min(kRowBlock, queries.num_rows() - b * kRowBlock);
+    block.q = elems;
+    block.x = reinterpret_cast<int32_t*>(elems + q_elems);
+    block.out = elems + q_elems + x_elems;
   }
-  workspace.Export(queries.head_dim, partial);
+  blocks_ = {blocks, num_blocks};
+}
+
+void RowAttention::Attend(std::span<const AttendSlice> chunk, const AttendSlice* next, AttendPartial partial) {
+  for (RowBlock& block : blocks_) {
+    std::fill_n(block.out, size_t{block.num_rows} * value_channels_, 0.0F);
+    std::fill_n(block.max, block.num_rows, -INFINITY);
+    std::fill_n(block.sum[0], block.num_rows * kMaxLanes, 0.0F);
+    std::fill_n(block.zero[0], block.num_rows * kMaxLanes, 0.0F);
+  }
+  if (!fetched_ && !chunk.empty()) {
+    PrefetchStart(chunk[0]);
+  }
+  for (size_t i = 0; i < chunk.size(); ++i) {
+    AttendToSlice(chunk[i], i + 1 < chunk.size() ? &chunk[i + 1] : next);
+  }
+  fetched_ = next != nullptr;
+  Export(partial);
+}
+
+void RowAttention::Prepare(const AttendSegment& segment) {
+  Form& form = codec::HasScale(segment.layout->codec) ? coded_ : exact_;
+  if (form.ready && form.key_mean == segment.key_mean) {
+    return;
+  }
+  form = {true, segment.key_mean};
+  for (uint32_t b = 0; b < blocks_.size(); ++b) {
+    RowSource source{{},
+                     blocks_[b].num_rows,
+                     queries_.head_dim,
+                     queries_.scale * std::numbers::log2e_v<float>,
+                     segment.key_mean,
+                     segment.key_scale};
+    for (uint32_t r = 0; r < source.num_rows; ++r) {
+      const uint32_t row = b * kRowBlock + r;
+      source.rows[r] = queries_.data + row / queries_.q_heads_per_kv_head * queries_.query_stride +
+                       row % queries_.q_heads_per_kv_head * queries_.head_stride;
+    }
+    kernels_.prepare_rows(segment.layout->codec, source, blocks_[b]);
+  }
+}
+
+// Stretch by stretch, and each for all rows while it is in the nearest cache. The next one is fetched meanwhile.
+void RowAttention::AttendToSlice(const AttendSlice& slice, const AttendSlice* next) {
+  const AttendSegment& segment = slice.segment;
+  const TokenPageLayout& layout = *segment.layout;
+  KVANT_CHECK(layout.head_dim == queries_.head_dim, "the cache and the queries are of one model");
+  KVANT_CHECK(slice.first_token % codec::kTileTokens == 0, "a slice begins at a tile");
+  KVANT_CHECK(slice.first_token + slice.num_tokens <= segment.num_tokens, "a slice lies in its segment");
+  Prepare(segment);
+  const auto attend = kernels_.attend[static_cast<size_t>(layout.codec)];
+  const uint32_t end = slice.first_token + slice.num_tokens;
+  for (uint32_t first = slice.first_token; first < end;) {
+    const uint32_t num_tokens = StretchTokens(layout, first, end);
+    const Stretch stretch = MakeStretch(segment, first);
+    if (first + num_tokens < end) {
+      stretch_->fetch = BeginFetch(slice, first + num_tokens);
+    } else if (next != nullptr) {
+      stretch_->fetch = BeginFetch(*next, next->first_token);
+    }
+    for (uint32_t b = 0; b < blocks_.size(); ++b) {
+      const int64_t first_position = int64_t{segment.first_position} + first;
+      const uint32_t reach = SetVisible(queries_, b * kRowBlock, first_position, num_tokens, blocks_[b]);
+      if (reach > 0) {
+        attend(stretch, reach, blocks_[b], *stretch_);
+      }
+    }
+    first += num_tokens;
+  }
+}
+
+void RowAttention::Export(AttendPartial partial) const {
+  uint32_t row = 0;
+  for (const RowBlock& block : blocks_) {
+    for (uint32_t r = 0; r < block.num_rows; ++r, ++row) {
+      const float* out = block.out + size_t{r} * value_channels_;
+      const float zero = std::accumulate(block.zero[r], block.zero[r] + kMaxLanes, 0.0F);
+      std::transform(out, out + queries_.head_dim, partial.out + size_t{row} * queries_.head_dim,
+                     [zero](float x) { return x + zero; });
+      partial.max[row] = block.max[r] * std::numbers::ln2_v<float>;
+      partial.sum[row] = std::accumulate(block.sum[r], block.sum[r] + kMaxLanes, 0.0F);
+    }
+  }
 }
 
 }  // namespace kvant::kernels

@@ -32,7 +32,7 @@ template <class V, int kBits, int kPart>
 /// even and odd pairs.
 template <class V, int kBits, int kPart, int kRows, uint32_t kVectors>
 [[gnu::always_inline]] inline void DotUnits(const typename V::I* units, const int32_t* x, size_t x_row, size_t x_pair,
-              typename V::I (*acc)[kVectors]) {
+                                            typename V::I (*acc)[kVectors]) {
   CodePairs<V> codes[kVectors];
   KVANT_UNROLL
   for (uint32_t b = 0; b < kVectors; ++b) {
@@ -70,19 +70,20 @@ void CodeLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row
   }
   const uint32_t num_units = (stretch.head_dim + 4 * kParts - 1) / (4 * kParts);
   const int32_t* x = rows.x + first_row;
+  Fetch fetch = memory.fetch;
   for (uint32_t g = 0; g < num_units; ++g, x += 2 * kParts * kRowBlock) {
     typename V::I units[kVectors];
     KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
-      const std::byte* unit = keys[b] + g * codec::kTileTokens * kUnitBytes;
-      units[b] = V::LoadInt(unit);
-      V::Prefetch(unit + stretch.keys_ahead);
+      units[b] = V::LoadInt(keys[b] + g * codec::kTileTokens * kUnitBytes);
     }
+    FetchAhead<kLinesOfStep<kVectors>>(fetch);
     DotUnits<V, kBits, 0, kRows, kVectors>(units, x, 1, kRowBlock, acc);
     if constexpr (kParts == 2) {
       DotUnits<V, kBits, 1, kRows, kVectors>(units, x + 2 * kRowBlock, 1, kRowBlock, acc);
     }
   }
+  memory.fetch = fetch;
   KVANT_UNROLL
   for (uint32_t b = 0; b < kVectors; ++b) {
     const uint32_t token = (lane_block + b) * V::kLanes;
@@ -94,14 +95,14 @@ void CodeLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row
       if constexpr (codec::HasZero(kCodec)) {
         dot = V::Fma(V::LoadHalf(stretch.key_zeros + token), V::Set(static_cast<float>(rows.x_sum[row])), dot);
       }
-      V::Store(&memory.p[row][token], V::Fma(dot, V::Set(rows.x_scale[row]), V::Set(rows.mean_logit[row])));
+      V::Store(&memory.p[row][token], V::Fma(dot, V::Set(rows.x_scale[row]), V::Set(rows.x_mean[row])));
     }
   }
 }
 
 template <class V, TokenCodec kCodec, int kRows, uint32_t kVectors>
 void AddCodeValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint32_t first_row, uint32_t channel,
-                   const StretchMemory& memory) {
+                   StretchMemory& memory) {
   constexpr int kBits = codec::CodeBits(kCodec);
   constexpr uint32_t kParts = 8 / kBits;
   constexpr size_t kRowPairs = kStretchTokens / 2;
@@ -117,32 +118,28 @@ void AddCodeValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint3
   const std::byte* values = stretch.values + size_t{channel} * 4;
   const int32_t* x = memory.px[first_row];
   const uint32_t num_units = (reach + 4 * kParts - 1) / (4 * kParts);
+  Fetch fetch = memory.fetch;
   for (uint32_t g = 0; g < num_units; ++g, x += 2 * kParts, values += unit_stride) {
     typename V::I units[kVectors];
     KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
-      const std::byte* unit = values + b * V::kLanes * 4;
-      units[b] = V::LoadInt(unit);
-      V::Prefetch(unit + stretch.values_ahead);
+      units[b] = V::LoadInt(values + b * V::kLanes * 4);
     }
+    FetchAhead<kLinesOfStep<kVectors>>(fetch);
     DotUnits<V, kBits, 0, kRows, kVectors>(units, x, kRowPairs, 1, acc);
     if constexpr (kParts == 2) {
       DotUnits<V, kBits, 1, kRows, kVectors>(units, x + 2, kRowPairs, 1, acc);
     }
   }
+  memory.fetch = fetch;
   float* out = rows.out + size_t{first_row} * stretch.value_channels + channel;
   KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const auto scale = V::Set(memory.p_scale[first_row + r]);
-    const auto zero = V::Set(memory.p_zero[first_row + r]);
     KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       float* at = out + r * stretch.value_channels + b * V::kLanes;
-      auto sum = V::Fma(V::ToFloats(acc[r][b]), scale, V::Load(at));
-      if constexpr (codec::HasZero(kCodec)) {
-        sum = V::Add(sum, zero);
-      }
-      V::Store(at, sum);
+      V::Store(at, V::Fma(V::ToFloats(acc[r][b]), scale, V::Load(at)));
     }
   }
 }

@@ -28,7 +28,7 @@ void WithCount(uint32_t count, const Body& body) {
   body(Count<kMax>{});
 }
 
-constexpr float kLargestX = 32767.0F;  ///< of what is cut to 16 bits
+constexpr float kLargestX = 32760.0F;  ///< of what is cut to 16 bits, with room for the error of Exp2
 
 constexpr uint32_t RoundUpTo(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -37,6 +37,28 @@ template <class V>
 constexpr uint32_t VectorsFor(uint32_t rows) {
   return rows <= V::kMaxRows / 2 ? 4 : 2;
 }
+
+/// Asks for the next lines of the coming stretch.
+template <int kLines>
+[[gnu::always_inline]] inline void FetchAhead(Fetch& fetch) {
+  constexpr size_t kLine = 64;
+  if (fetch.at >= fetch.end) {
+    fetch = {fetch.then, fetch.then_end, nullptr, nullptr};
+    if (fetch.at >= fetch.end) {
+      return;
+    }
+  }
+  KVANT_UNROLL
+  for (int i = 0; i < kLines; ++i) {
+    Prefetch(fetch.at + i * kLine);
+  }
+  fetch.at += kLines * kLine;
+}
+
+/// Lines a step of an inner loop over this many vectors asks for: of the 4 a step's share would be, 3 where memory
+/// binds. The softmax between the loops asks for the rest.
+template <uint32_t kVectors>
+constexpr int kLinesOfStep = kVectors >= 4 ? 3 : 1;
 
 /// Address of the `lane_block`-th run of kLanes tokens in a stretch of key tiles with `unit_bytes` a token and step.
 template <class V>

@@ -6,6 +6,9 @@
 namespace kvant::kernels {
 namespace {
 
+template <uint32_t kVectors>
+constexpr int kLinesOfExactStep = kVectors >= 4 ? 2 : 1;  ///< a step meets half as many bytes as one of codes
+
 template <class V, int kRows, uint32_t kVectors>
 void ExactLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_row, uint32_t lane_block,
                  StretchMemory& memory) {
@@ -21,13 +24,14 @@ void ExactLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_ro
     }
   }
   const float* q = rows.q + first_row;
+  Fetch fetch = memory.fetch;
   for (uint32_t c = 0; c < stretch.head_dim; ++c, q += kRowBlock) {
     typename V::F k[kVectors];
     KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       k[b] = V::LoadHalf(keys[b] + c * kStep);
-      V::Prefetch(keys[b] + c * kStep + stretch.keys_ahead);
     }
+    FetchAhead<kLinesOfExactStep<kVectors>>(fetch);
     KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const auto qc = V::Set(q[r]);
@@ -37,9 +41,10 @@ void ExactLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_ro
       }
     }
   }
+  memory.fetch = fetch;
   KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const auto mean = V::Set(rows.mean_logit[first_row + r]);
+    const auto mean = V::Set(rows.q_mean[first_row + r]);
     KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       V::Store(&memory.p[first_row + r][(lane_block + b) * V::kLanes], V::Add(acc[r][b], mean));
@@ -49,7 +54,7 @@ void ExactLogits(const Stretch& stretch, const RowBlock& rows, uint32_t first_ro
 
 template <class V, int kRows, uint32_t kVectors>
 void AddExactValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint32_t first_row, uint32_t channel,
-                    const StretchMemory& memory) {
+                    StretchMemory& memory) {
   typename V::F acc[kRows][kVectors];
   float* out = rows.out + size_t{first_row} * stretch.value_channels + channel;
   KVANT_UNROLL
@@ -62,13 +67,14 @@ void AddExactValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint
   const size_t token_bytes = stretch.value_channels * sizeof(Half);
   const std::byte* values = stretch.values + channel * sizeof(Half);
   const float(*p)[kStretchTokens] = memory.p + first_row;
+  Fetch fetch = memory.fetch;
   for (uint32_t t = 0; t < reach; ++t, values += token_bytes) {
     typename V::F v[kVectors];
     KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       v[b] = V::LoadHalf(values + b * V::kLanes * sizeof(Half));
     }
-    V::Prefetch(values + stretch.values_ahead);
+    FetchAhead<kLinesOfExactStep<kVectors>>(fetch);
     KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const auto pt = V::Set(p[r][t]);
@@ -78,6 +84,7 @@ void AddExactValues(const Stretch& stretch, uint32_t reach, RowBlock& rows, uint
       }
     }
   }
+  memory.fetch = fetch;
   KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
     KVANT_UNROLL

@@ -12,6 +12,7 @@ namespace kvant::kernels {
 
 inline constexpr uint32_t kRowBlock = 8;         ///< query rows that go through the cache together
 inline constexpr uint32_t kStretchTokens = 128;  ///< tokens between two updates of the running softmax
+inline constexpr uint32_t kMaxLanes = 16;        ///< fp32 lanes of the widest registers
 
 /// At most kStretchTokens tokens of one KV head's record, from a tile's first token on.
 struct Stretch {
@@ -24,24 +25,39 @@ struct Stretch {
   const Half* key_zeros;
   const Half* value_scales;
   const Half* value_zeros;
-  ptrdiff_t keys_ahead;  ///< bytes from these keys, and from these values, to the next stretch's, for prefetching; or 0
-  ptrdiff_t values_ahead;
 };
 
-/// Up to kRowBlock query rows with their running softmax.
+/// Into the second-level cache. GCC takes a function that only prefetches for one without effect and drops the calls of
+/// it; the empty statement keeps them.
+[[gnu::always_inline]] inline void Prefetch(const void* address) {
+  __builtin_prefetch(address, 0, 2);
+  asm volatile("");
+}
+
+/// Memory that the coming stretch lies in, not yet asked for: one range, then another.
+struct Fetch {
+  const std::byte* at = nullptr;
+  const std::byte* end = nullptr;
+  const std::byte* then = nullptr;
+  const std::byte* then_end = nullptr;
+};
+
+/// Up to kRowBlock query rows, in both forms in which they meet keys, with their running softmax.
 ///
-/// Shapes  q  [head_dim][kRowBlock] fp32, times the logit scale                               (kFp16)
+/// Shapes  q  [head_dim][kRowBlock] fp32, times the logit scale: meets kFp16 keys
 ///         x  [head_dim rounded up to 8, divided by 2][kRowBlock] pairs of int16: q cut to 16 bits, two a channel
-///            group of 4: channels (0, 2), then (1, 3)                                        (other codecs)
+///            group of 4: channels (0, 2), then (1, 3); meets the keys of other codecs
 ///         out [num_rows][value_channels] fp32
 struct RowBlock {
   uint32_t num_rows;
-  uint32_t visible[kRowBlock];   ///< tokens of the stretch each row may see: a prefix
-  float max[kRowBlock];          ///< running maximum of the logits
-  float sum[kRowBlock];          ///< Σ exp(logit - max)
-  float mean_logit[kRowBlock];   ///< q·mean of the equalized keys, or 0
-  float x_scale[kRowBlock];      ///< q ≈ x_scale · x
-  int32_t x_sum[kRowBlock];      ///< Σ x
+  uint32_t visible[kRowBlock];                   ///< tokens of the stretch each row may see: a prefix
+  float max[kRowBlock];                          ///< running maximum of the logits, which are in bits: times log2 e
+  alignas(64) float sum[kRowBlock][kMaxLanes];   ///< Σ 2^(logit - max), lane by lane
+  alignas(64) float zero[kRowBlock][kMaxLanes];  ///< Σ 2^(logit - max) · value zero, which all channels share
+  float q_mean[kRowBlock];                       ///< q·mean of the equalized keys that q meets, or 0
+  float x_mean[kRowBlock];                       ///< the same of those that x meets
+  float x_scale[kRowBlock];                      ///< q ≈ x_scale · x
+  int32_t x_sum[kRowBlock];                      ///< Σ x
   float* q;
   int32_t* x;
   float* out;
@@ -52,8 +68,8 @@ struct RowSource {
   const float* rows[kRowBlock];  ///< [head_dim] each
   uint32_t num_rows;
   uint32_t head_dim;
-  float scale;
-  const Half* key_mean;   ///< null: keys are not equalized
+  float scale;           ///< of the logits, log2 e included
+  const Half* key_mean;  ///< null: keys are not equalized
   const Half* key_scale;
 };
 
@@ -61,17 +77,18 @@ struct RowSource {
 struct StretchMemory {
   alignas(64) float p[kRowBlock][kStretchTokens];         ///< logits, then probabilities
   alignas(64) int32_t px[kRowBlock][kStretchTokens / 2];  ///< p · value scale, cut to 16 bits, paired like RowBlock::x
-  float p_scale[kRowBlock];                               ///< p · value scale ≈ p_scale · px
-  float p_zero[kRowBlock];                                ///< Σ p · value zero
-  int32_t px_sum[kRowBlock];
+  alignas(64) float value_scale[kStretchTokens];          ///< times what makes their largest kLargestX
+  alignas(64) float value_zero[kStretchTokens];
+  float p_scale[kRowBlock];   ///< p · value scale ≈ p_scale · px
+  int32_t px_sum[kRowBlock];  ///< Σ px where the codes have a bias, else 0
+  Fetch fetch;                ///< every step of the kernels asks for a few lines, so that memory is never idle
 };
 
 struct AttendKernels {
-  /// Fill q (kFp16) or x, x_scale, x_sum, and mean_logit.
+  /// Fill q and q_mean (kFp16), or x, x_mean, x_scale and x_sum.
   void (*prepare_rows)(codec::TokenCodec codec, const RowSource& source, RowBlock& rows);
   /// One stretch for one block of rows; `reach` is the largest of rows.visible, at least 1.
-  void (*attend[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows,
-                                         StretchMemory& memory);
+  void (*attend[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory);
 };
 
 extern const AttendKernels kAttendScalar;

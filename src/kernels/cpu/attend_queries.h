@@ -73,12 +73,14 @@ template <class V>
 void PrepareRows(TokenCodec codec, const RowSource& source, RowBlock& rows) {
   alignas(64) float scaled[codec::kMaxHeadDim];
   for (uint32_t row = 0; row < source.num_rows; ++row) {
-    rows.mean_logit[row] = ScaleRow<V>(source, row, RoundUpTo(source.head_dim, 16), scaled);
+    const float mean = ScaleRow<V>(source, row, RoundUpTo(source.head_dim, 16), scaled);
     if (codec == TokenCodec::kFp16) {
+      rows.q_mean[row] = mean;
       for (uint32_t c = 0; c < source.head_dim; ++c) {
         rows.q[c * kRowBlock + row] = scaled[c];
       }
     } else {
+      rows.x_mean[row] = mean;
       CutRow<V>(scaled, source.head_dim, row, rows);
     }
   }

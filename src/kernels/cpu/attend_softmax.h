@@ -2,124 +2,141 @@
 
 #include "kernels/cpu/attend_common.h"
 
-// Between logits and values: the running softmax of a block of rows.
+// Between logits and values: the running softmax of a block of rows. Logits are in bits here (times log2 e), so that a
+// weight is a power of two.
 namespace kvant::kernels {
 namespace {
 
-/// e^x to about 2e-7 relative for x <= 0, and 0 where x < -60: what is that small adds nothing to a softmax in fp32, and
-/// the products made from the rest stay clear of subnormal numbers. 2^n · e^r with |r| <= ln2/2, e^r by its series to
-/// r^6, whose next term is 1.2e-7.
+/// 2^x to about 2e-7 relative for x <= 0, 1 at 0, and 0 where x < -80: what is that small adds nothing to a softmax in
+/// fp32, and the products made from the rest stay clear of subnormal numbers. The polynomial is the one of degree 5
+/// through (0, 1) with the smallest largest relative error on [0, 1], 8e-8.
 template <class V>
-[[gnu::always_inline]] inline typename V::F Exp(typename V::F x) {
-  constexpr float kSmallest = -60.0F;
-  const auto clamped = V::Max(x, V::Set(kSmallest));
-  const auto n = V::Round(V::Mul(clamped, V::Set(1.44269504F)));
-  const auto nf = V::ToFloats(n);
-  auto r = V::Fma(nf, V::Set(-0.693359375F), clamped);
-  r = V::Fma(nf, V::Set(2.12194440e-4F), r);
-  auto p = V::Fma(r, V::Set(1.0F / 720.0F), V::Set(1.0F / 120.0F));
-  p = V::Fma(p, r, V::Set(1.0F / 24.0F));
-  p = V::Fma(p, r, V::Set(1.0F / 6.0F));
-  p = V::Fma(p, r, V::Set(0.5F));
-  p = V::Fma(V::Mul(p, r), r, r);
-  return V::ZeroBelow(V::ScaleByPowerOf2(V::Add(p, V::Set(1.0F)), n), x, kSmallest);
+[[gnu::always_inline]] inline typename V::F Exp2(typename V::F x) {
+  constexpr float kSmallest = -80.0F;
+  const auto r = V::Fraction(x);
+  auto p = V::Fma(r, V::Set(0.00186713005F), V::Set(0.00901703071F));
+  p = V::Fma(p, r, V::Set(0.0557999127F));
+  p = V::Fma(p, r, V::Set(0.240164444F));
+  p = V::Fma(p, r, V::Set(0.693151295F));
+  p = V::Fma(p, r, V::Set(1.0F));
+  return V::ScaleByFloor(p, x, kSmallest);
 }
 
-/// What one pass over a row's weights gives: exp(logit - max) is the weight of a token.
-template <class V>
-struct RowWeights {
-  typename V::F sum;      ///< of the weights
-  typename V::F zero;     ///< of weight · value zero
-  typename V::F largest;  ///< magnitude of weight · value scale
-};
-
-/// Logits become weights (kFp16), or weights times the tokens' value scales.
+/// The value parameters of a stretch as the weights need them, once for all rows: zeros in fp32, and scales so that the
+/// largest weight, 1, times the largest scale gives kLargestX. Returns the unit of what is cut.
 template <class V, TokenCodec kCodec>
-RowWeights<V> WeighRow(const Stretch& stretch, uint32_t padded, float max, float* p) {
-  RowWeights<V> row{V::Set(0.0F), V::Set(0.0F), V::Set(0.0F)};
-  const auto minus_max = V::Set(-max);
+float LoadValueParams(const Stretch& stretch, uint32_t padded, StretchMemory& memory) {
+  constexpr float kSmallestScale = 0x1p-24F;  // of fp16; where all are 0 the values are, too
+  auto largest = V::Set(kSmallestScale);
   for (uint32_t t = 0; t < padded; t += V::kLanes) {
-    auto weight = Exp<V>(V::Add(V::Load(p + t), minus_max));
-    row.sum = V::Add(row.sum, weight);
+    const auto scale = V::LoadHalf(stretch.value_scales + t);
+    largest = V::Max(largest, scale);
+    V::Store(memory.value_scale + t, scale);
     if constexpr (codec::HasZero(kCodec)) {
-      row.zero = V::Fma(weight, V::LoadHalf(stretch.value_zeros + t), row.zero);
+      V::Store(memory.value_zero + t, V::LoadHalf(stretch.value_zeros + t));
     }
-    if constexpr (codec::HasScale(kCodec)) {
-      weight = V::Mul(weight, V::LoadHalf(stretch.value_scales + t));
-      row.largest = V::Max(row.largest, V::Abs(weight));
-    }
-    V::Store(p + t, weight);
   }
-  return row;
-}
-
-/// Cut a row of scaled weights to 16 bits.
-template <class V>
-void CutWeights(float max, uint32_t padded, uint32_t row, StretchMemory& memory) {
-  const auto inverse = V::Set(max > 0.0F ? kLargestX / max : 0.0F);
-  const float* p = memory.p[row];
-  auto* px = reinterpret_cast<std::byte*>(memory.px[row]);
-  auto sum = V::SetInt(0);
+  const float max = V::Largest(largest);
+  const auto inverse = V::Set(kLargestX / max);
   for (uint32_t t = 0; t < padded; t += V::kLanes) {
-    const auto x = V::Round(V::Mul(V::Load(p + t), inverse));
-    sum = V::AddInt(sum, x);
-    V::StorePaired(px + t * sizeof(int16_t), x);
+    V::Store(memory.value_scale + t, V::Mul(V::Load(memory.value_scale + t), inverse));
   }
-  memory.p_scale[row] = max / kLargestX;
-  memory.px_sum[row] = V::SumInt(sum);
+  return max / kLargestX;
 }
 
-/// The row's earlier sum and output, made relative to its new maximum.
+/// Hides what a row does not see; the largest logit of what it does, or -infinity.
 template <class V>
-void RaiseMax(float max, uint32_t value_channels, RowBlock& rows, uint32_t row) {
-  const auto keep = Exp<V>(V::Set(rows.max[row] - max));
-  float* out = rows.out + size_t{row} * value_channels;
-  for (uint32_t c = 0; c < value_channels; c += V::kLanes) {
-    V::Store(out + c, V::Mul(V::Load(out + c), keep));
-  }
-  rows.sum[row] *= V::Largest(keep);
-  rows.max[row] = max;
-}
-
-/// Hides what a row does not see, and finds its new running maximum; 0 for a row that sees nothing.
-template <class V>
-float MaskRow(const RowBlock& rows, uint32_t padded, uint32_t row, float* p) {
-  const uint32_t visible = rows.visible[row];
+float MaskRow(uint32_t visible, uint32_t padded, float* p) {
   for (uint32_t t = visible; t < padded; ++t) {
     p[t] = -__builtin_inff();
   }
-  if (visible == 0) {
-    return 0.0F;
-  }
-  auto largest = V::Set(rows.max[row]);
+  auto largest = V::Set(-__builtin_inff());
   for (uint32_t t = 0; t < padded; t += V::kLanes) {
     largest = V::Max(largest, V::Load(p + t));
   }
   return V::Largest(largest);
 }
 
-/// Logits become weights of the values, relative to each row's new running maximum. Step by step for all rows, since
-/// the steps of one row wait for each other.
+/// What one pass over a row's weights gives.
+template <class V>
+struct RowSums {
+  typename V::F weight;
+  typename V::F zero;  ///< of weight · value zero
+  typename V::I x;     ///< of the cut weights
+};
+
+/// Logits become weights 2^(logit - reference): in place (kFp16), or times the value scales, cut to 16 bits and paired.
+template <class V, TokenCodec kCodec>
+RowSums<V> WeighRow(float reference, uint32_t padded, uint32_t row, StretchMemory& memory) {
+  RowSums<V> sums{V::Set(0.0F), V::Set(0.0F), V::SetInt(0)};
+  const auto minus_reference = V::Set(-reference);
+  float* p = memory.p[row];
+  auto* px = reinterpret_cast<std::byte*>(memory.px[row]);
+  for (uint32_t t = 0; t < padded; t += V::kLanes) {
+    FetchAhead<2>(memory.fetch);
+    const auto weight = Exp2<V>(V::Add(V::Load(p + t), minus_reference));
+    sums.weight = V::Add(sums.weight, weight);
+    if constexpr (codec::HasZero(kCodec)) {
+      sums.zero = V::Fma(weight, V::Load(memory.value_zero + t), sums.zero);
+    }
+    if constexpr (codec::HasScale(kCodec)) {
+      const auto x = V::Round(V::Mul(weight, V::Load(memory.value_scale + t)));
+      V::StorePaired(px + t * sizeof(int16_t), x);
+      if constexpr (!codec::HasZero(kCodec)) {
+        sums.x = V::AddInt(sums.x, x);
+      }
+    } else {
+      V::Store(p + t, weight);
+    }
+  }
+  return sums;
+}
+
+/// The row's earlier sums and output, made relative to its new maximum.
+template <class V>
+void RaiseMax(float max, uint32_t value_channels, RowBlock& rows, uint32_t row) {
+  const auto keep = Exp2<V>(V::Set(rows.max[row] - max));
+  const auto scale = [&](float* at, uint32_t count) {
+    for (uint32_t c = 0; c < count; c += V::kLanes) {
+      V::Store(at + c, V::Mul(V::Load(at + c), keep));
+    }
+  };
+  scale(rows.out + size_t{row} * value_channels, value_channels);
+  scale(rows.sum[row], V::kLanes);
+  scale(rows.zero[row], V::kLanes);
+  rows.max[row] = max;
+}
+
+/// Add what a row's weights, relative to the stretch's largest logit, give relative to the running maximum.
+template <class V>
+void AddSums(const RowSums<V>& sums, typename V::F factor, RowBlock& rows, uint32_t row) {
+  V::Store(rows.sum[row], V::Fma(sums.weight, factor, V::Load(rows.sum[row])));
+  V::Store(rows.zero[row], V::Fma(sums.zero, factor, V::Load(rows.zero[row])));
+}
+
+/// Logits become weights of the values. Coded values take them relative to the stretch's own maximum, so that they are
+/// cut with equal care wherever the stretch lies, and p_scale brings them to the running one; fp16 values at once.
 template <class V, TokenCodec kCodec>
 void SoftmaxRows(const Stretch& stretch, uint32_t padded, RowBlock& rows, StretchMemory& memory) {
+  float unit = 1.0F;
+  if constexpr (codec::HasScale(kCodec)) {
+    unit = LoadValueParams<V, kCodec>(stretch, padded, memory);
+  }
   float max[kRowBlock];
-  float largest[kRowBlock];
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    max[row] = MaskRow<V>(rows, padded, row, memory.p[row]);
+    max[row] = MaskRow<V>(rows.visible[row], padded, memory.p[row]);
   }
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    const RowWeights<V> weights = WeighRow<V, kCodec>(stretch, padded, max[row], memory.p[row]);
-    if (rows.visible[row] > 0 && max[row] > rows.max[row]) {
+    if (max[row] > rows.max[row]) {
       RaiseMax<V>(max[row], stretch.value_channels, rows, row);
     }
-    rows.sum[row] += V::Sum(weights.sum);
-    memory.p_zero[row] = V::Sum(weights.zero);
-    largest[row] = V::Largest(weights.largest);
-  }
-  if constexpr (codec::HasScale(kCodec)) {
-    for (uint32_t row = 0; row < rows.num_rows; ++row) {
-      CutWeights<V>(largest[row], padded, row, memory);
-    }
+    const bool sees = rows.visible[row] > 0;
+    const float reference = codec::HasScale(kCodec) && sees ? max[row] : sees ? rows.max[row] : 0.0F;
+    const RowSums<V> sums = WeighRow<V, kCodec>(reference, padded, row, memory);
+    const auto factor = Exp2<V>(V::Set(sees ? reference - rows.max[row] : 0.0F));
+    AddSums<V>(sums, factor, rows, row);
+    memory.p_scale[row] = V::Largest(factor) * unit;
+    memory.px_sum[row] = V::SumInt(sums.x);
   }
 }
 

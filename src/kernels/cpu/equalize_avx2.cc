@@ -1,13 +1,11 @@
-#include "kernels/cpu/equalize_kernels.h"
-
 #include <immintrin.h>
+
+#include "kernels/cpu/equalize_kernels.h"
 
 namespace kvant::kernels {
 namespace {
 
-__m256 LoadHalves(const Half* src) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src)));
-}
+__m256 LoadHalves(const Half* src) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src))); }
 
 void AddSums(uint32_t head_dim, const Half* keys, size_t num_keys, double* sums) {
   for (uint32_t c = 0; c < head_dim; c += 8) {

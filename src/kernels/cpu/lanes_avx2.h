@@ -51,8 +51,11 @@ struct LanesAvx2 {
   static F ZeroBelow(F a, F x, float limit) {
     return _mm256_and_ps(a, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ));
   }
-  static F ScaleByPowerOf2(F a, I n) {
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(n, 23)));
+  static F Fraction(F x) { return Sub(x, _mm256_floor_ps(x)); }
+  static F ScaleByFloor(F a, F x, float limit) {
+    const __m256i n = _mm256_cvtps_epi32(_mm256_floor_ps(x));
+    const __m256i scaled = _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(n, 23));
+    return ZeroBelow(_mm256_castsi256_ps(scaled), x, limit);
   }
 
   static I Round(F a) { return _mm256_cvtps_epi32(a); }
@@ -135,8 +138,6 @@ struct LanesAvx2 {
     _mm256_storeu_si256(out, _mm256_permute2x128_si256(even, odd, 0x20));
     _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(even, odd, 0x31));
   }
-
-  static void Prefetch(const void* address) { _mm_prefetch(address, _MM_HINT_T1); }
 
  private:
   static __m128i Halves(F a) { return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }

@@ -44,8 +44,9 @@ struct LanesAvx512 {
   static F ZeroBelow(F a, F x, float limit) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), a);
   }
-  static F ScaleByPowerOf2(F a, I n) {
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(n, 23)));
+  static F Fraction(F x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
+  static F ScaleByFloor(F a, F x, float limit) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), a, x);
   }
 
   static I Round(F a) { return _mm512_cvtps_epi32(a); }
@@ -113,8 +114,6 @@ struct LanesAvx512 {
     const __m512i shifts = _mm512_broadcast_i32x4(_mm_setr_epi16(0, 0, 0, 0, 4, 4, 4, 4));
     _mm512_storeu_si512(dst, _mm512_permutexvar_epi16(_mm512_srlv_epi16(twice, shifts), table));
   }
-
-  static void Prefetch(const void* address) { _mm_prefetch(address, _MM_HINT_T1); }
 
  private:
   static __m256i Halves(F a) { return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }

@@ -66,9 +66,14 @@ struct LanesPortable {
   static F ZeroBelow(F a, F x, float limit) {
     return Make<F>([&](uint32_t i) { return x.v[i] < limit ? 0.0F : a.v[i]; });
   }
-  /// a · 2^n for results in the normal range.
-  static F ScaleByPowerOf2(F a, I n) {
-    return Make<F>([&](uint32_t i) { return std::ldexp(a.v[i], n.v[i]); });
+  /// x - floor(x); anything where x is not finite.
+  static F Fraction(F x) {
+    return Make<F>([&](uint32_t i) { return x.v[i] - std::floor(x.v[i]); });
+  }
+  /// a · 2^floor(x), or 0 where x < limit; limit <= x < 128 gives results in the normal range.
+  static F ScaleByFloor(F a, F x, float limit) {
+    return Make<F>(
+        [&](uint32_t i) { return x.v[i] < limit ? 0.0F : std::ldexp(a.v[i], static_cast<int>(std::floor(x.v[i]))); });
   }
 
   /// To the nearest integer, ties to even.
@@ -110,7 +115,6 @@ struct LanesPortable {
     const int16_t out[kLanes] = {Low(a.v[0]), Low(a.v[2]), Low(a.v[1]), Low(a.v[3])};
     std::memcpy(dst, out, sizeof out);
   }
-  static void Prefetch(const void*) {}
 
  private:
   static int16_t Low(int32_t x) { return static_cast<int16_t>(x & 0xFFFF); }

@@ -36,8 +36,8 @@ void DecodeRows(TokenCodec codec, uint32_t head_dim, ConstTokenRows rows, size_t
     }
     return;
   }
-  kLoops.decode[static_cast<size_t>(codec)](
-      head_dim, {rows.codes.data(), rows.scales.data(), rows.zeros.data()}, num_tokens, dst, dst_stride);
+  kLoops.decode[static_cast<size_t>(codec)](head_dim, {rows.codes.data(), rows.scales.data(), rows.zeros.data()},
+                                            num_tokens, dst, dst_stride);
 }
 
 template <typename Rows>
@@ -137,14 +137,12 @@ bool ToHalfScalar(const float* src, Half* dst, size_t count) {
 
 constexpr RowKernels kScalar = {codec::EncodeRowsRef, codec::DecodeRowsRef, codec::StoreRowsRef, codec::LoadRowsRef,
                                 ToHalfScalar};
-constexpr RowKernels kAvx2 = {EncodeRows<kRowLoopsAvx2>, DecodeRows<kRowLoopsAvx2>, StoreRows<kTileLoopsAvx2>,
-                              LoadRows<kTileLoopsAvx2>, [](const float* src, Half* dst, size_t count) {
-                                return kRowLoopsAvx2.to_half(src, dst, count);
-                              }};
-constexpr RowKernels kAvx512 = {EncodeRows<kRowLoopsAvx512>, DecodeRows<kRowLoopsAvx512>, StoreRows<kTileLoopsAvx2>,
-                                LoadRows<kTileLoopsAvx2>, [](const float* src, Half* dst, size_t count) {
-                                  return kRowLoopsAvx512.to_half(src, dst, count);
-                                }};
+constexpr RowKernels kAvx2 = {
+    EncodeRows<kRowLoopsAvx2>, DecodeRows<kRowLoopsAvx2>, StoreRows<kTileLoopsAvx2>, LoadRows<kTileLoopsAvx2>,
+    [](const float* src, Half* dst, size_t count) { return kRowLoopsAvx2.to_half(src, dst, count); }};
+constexpr RowKernels kAvx512 = {
+    EncodeRows<kRowLoopsAvx512>, DecodeRows<kRowLoopsAvx512>, StoreRows<kTileLoopsAvx2>, LoadRows<kTileLoopsAvx2>,
+    [](const float* src, Half* dst, size_t count) { return kRowLoopsAvx512.to_half(src, dst, count); }};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-#include "kernels/cpu/rows_template.h"
 #include "kernels/cpu/lanes_avx2.h"
+#include "kernels/cpu/rows_template.h"
 
 namespace kvant::kernels {
 

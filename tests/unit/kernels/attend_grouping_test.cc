@@ -23,8 +23,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 // The same rows in one call and cut into calls of every size: the bits may not differ.
 TEST(AttendGroupingTest, RowsDoNotDependOnTheirNeighbours) {
   for (const Isa isa : AvailableIsas()) {
-    for (const TokenCodec codec :
-         {TokenCodec::kFp16, TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine}) {
+    for (const TokenCodec codec : {TokenCodec::kFp16, TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine}) {
       for (const uint32_t head_dim : {40U, 64U, 100U, 128U}) {
         for (const uint32_t heads : {1U, 3U}) {
           std::vector<int32_t> positions(23);
@@ -59,7 +58,7 @@ TEST(AttendGroupingTest, ScratchMayBeReusedByCallsOfEverySize) {
     const AttendQueries part = queries.Part(0, count);
     ChunkResult got{std::vector<float>(part.num_rows() * 64), std::vector<float>(part.num_rows()),
                     std::vector<float>(part.num_rows())};
-    AttendChunk(BestIsa(), part, chunk, {got.out.data(), got.max.data(), got.sum.data()}, scratch);
+    RowAttention(BestIsa(), part, scratch).Attend(chunk, nullptr, {got.out.data(), got.max.data(), got.sum.data()});
     EXPECT_TRUE(SameBits(got.out, RunChunk(BestIsa(), part, chunk).out));
   }
 }

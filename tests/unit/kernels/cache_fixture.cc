@@ -127,7 +127,7 @@ ChunkResult RunChunk(Isa isa, const AttendQueries& queries, std::span<const Atte
   const size_t rows = queries.num_rows();
   ChunkResult result{std::vector<float>(rows * queries.head_dim), std::vector<float>(rows), std::vector<float>(rows)};
   AttendScratch scratch;
-  AttendChunk(isa, queries, chunk, {result.out.data(), result.max.data(), result.sum.data()}, scratch);
+  RowAttention(isa, queries, scratch).Attend(chunk, nullptr, {result.out.data(), result.max.data(), result.sum.data()});
   return result;
 }
 

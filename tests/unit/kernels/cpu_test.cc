@@ -1,8 +1,8 @@
+#include "kvant/kernels/cpu.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
-#include "kvant/kernels/cpu.h"
 
 namespace kvant::kernels {
 namespace {

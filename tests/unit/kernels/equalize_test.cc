@@ -16,7 +16,9 @@ std::vector<Half> RandomKeys(size_t count, uint32_t head_dim) {
     const size_t channel = i % head_dim;
     const float gain = channel == 3 ? 30000.0F : channel == 4 ? 1e-6F : channel == 5 ? 0.0F : 1.0F;
     keys[i] = ToHalf((channel == 2 ? 250.0F : 0.0F) + normal(random) * gain);
-    keys[i] = ToFloat(keys[i]) > kHalfMax ? ToHalf(kHalfMax) : ToFloat(keys[i]) < -kHalfMax ? ToHalf(-kHalfMax) : keys[i];
+    keys[i] = ToFloat(keys[i]) > kHalfMax    ? ToHalf(kHalfMax)
+              : ToFloat(keys[i]) < -kHalfMax ? ToHalf(-kHalfMax)
+                                             : keys[i];
   }
   return keys;
 }

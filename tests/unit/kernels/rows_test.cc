@@ -1,3 +1,5 @@
+#include "kvant/kernels/rows.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,8 +10,6 @@
 #include <new>
 #include <random>
 #include <string>
-
-#include "kvant/kernels/rows.h"
 
 namespace kvant::kernels {
 namespace {
