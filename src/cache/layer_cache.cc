@@ -124,7 +124,8 @@ void LayerCache::LoadRun(const PageRun& run, uint32_t kv_head, uint32_t first, u
       auto* bytes = reinterpret_cast<uint8_t*>(at + size_t{offset} * shape_.head_dim);
       return codec::TokenRows{{bytes, n * row_bytes}, {}, {}};
     };
-    rows_->load(run.layout(), run.record(page, kv_head), slot, n, rows(keys), rows(values));
+    rows_->load(run.layout(), run.record(page, kv_head), slot, n, rows(keys),
+                values == nullptr ? codec::TokenRows{} : rows(values));
   });
 }
 
@@ -142,25 +143,16 @@ codec::Equalization LayerCache::MeasureEqualization(ThreadPool* pool) const {
   codec::EqualizationBuilder builder(shape_.num_kv_heads, shape_.head_dim);
   const uint32_t count = residual_.num_tokens();
   const kernels::EqualizeKernels& kernels = kernels::EqualizeKernelsOf(isa_);
-  const auto each_batch = [&](auto&& add) {
-    ForEachHead(pool, [&](uint32_t kv_head) {
-      std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
-      std::vector<Half> values(keys.size());
-      for (uint32_t done = 0; done < count; done += kBatchTokens) {
-        const uint32_t batch = std::min(kBatchTokens, count - done);
-        LoadRun(residual_, kv_head, done, batch, keys.data(), values.data());
-        add(kv_head, keys.data(), batch);
-      }
-    });
-  };
-  each_batch([&](uint32_t kv_head, const Half* keys, uint32_t batch) {
-    kernels.add_sums(shape_.head_dim, keys, batch, builder.sums(kv_head).data());
+  ForEachHead(pool, [&](uint32_t kv_head) {
+    std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
+    const codec::KeyStats stats = builder.stats(kv_head);
+    for (uint32_t done = 0; done < count; done += kBatchTokens) {
+      const uint32_t batch = std::min(kBatchTokens, count - done);
+      LoadRun(residual_, kv_head, done, batch, keys.data(), /*values=*/nullptr);
+      kernels.add_keys(shape_.head_dim, keys.data(), batch, stats.sums.data(), stats.lows.data(), stats.highs.data());
+    }
   });
-  builder.FinishMean(count);
-  each_batch([&](uint32_t kv_head, const Half* keys, uint32_t batch) {
-    kernels.add_ranges(shape_.head_dim, builder.mean(kv_head).data(), keys, batch, builder.ranges(kv_head).data());
-  });
-  return builder.Finish();
+  return builder.Finish(count);
 }
 
 void LayerCache::EncodeRows(const codec::Equalization* map, codec::TokenCodec codec, uint32_t kv_head, uint32_t first,

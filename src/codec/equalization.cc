@@ -1,21 +1,18 @@
 #include "kvant/codec/equalization.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 
 #include "kvant/base/check.h"
 
 namespace kvant::codec {
 
-void AddKeySum(std::span<const Half> key, std::span<double> sums) {
+void AddKey(std::span<const Half> key, const KeyStats& stats) {
   for (size_t c = 0; c < key.size(); ++c) {
-    sums[c] += static_cast<double>(ToFloat(key[c]));
-  }
-}
-
-void AddKeyRange(std::span<const Half> key, std::span<const Half> mean, std::span<float> ranges) {
-  for (size_t c = 0; c < key.size(); ++c) {
-    ranges[c] = std::max(ranges[c], std::fabs(ToFloat(key[c]) - ToFloat(mean[c])));
+    const float value = ToFloat(key[c]);
+    stats.sums[c] += static_cast<double>(value);
+    stats.lows[c] = std::min(stats.lows[c], value);
+    stats.highs[c] = std::max(stats.highs[c], value);
   }
 }
 
@@ -23,22 +20,26 @@ EqualizationBuilder::EqualizationBuilder(uint32_t num_kv_heads, uint32_t head_di
   const size_t size = size_t{num_kv_heads} * head_dim;
   map_ = {num_kv_heads, head_dim, std::vector<Half>(size), std::vector<Half>(size)};
   sums_.assign(size, 0.0);
-  ranges_.assign(size, 0.0F);
+  lows_.assign(size, std::numeric_limits<float>::infinity());
+  highs_.assign(size, -std::numeric_limits<float>::infinity());
 }
 
-void EqualizationBuilder::FinishMean(uint64_t num_tokens) {
-  KVANT_CHECK(num_tokens > 0, "the mean of no tokens");
-  std::transform(sums_.begin(), sums_.end(), map_.mean.begin(), [&](double sum) {
-    return ToHalf(static_cast<float>(sum / static_cast<double>(num_tokens)));
-  });
+KeyStats EqualizationBuilder::stats(uint32_t kv_head) {
+  const size_t first = size_t{kv_head} * map_.head_dim;
+  return {std::span(sums_).subspan(first, map_.head_dim), std::span(lows_).subspan(first, map_.head_dim),
+          std::span(highs_).subspan(first, map_.head_dim)};
 }
 
-Equalization EqualizationBuilder::Finish() {
+Equalization EqualizationBuilder::Finish(uint64_t num_tokens) {
   // Subnormal scales have few bits: what is that small is left as it is, and the token's own scale takes it.
   constexpr float kSmallestNormal = 0x1p-14F;
-  std::transform(ranges_.begin(), ranges_.end(), map_.scale.begin(), [](float largest) {
-    return ToHalf(largest < kSmallestNormal ? 1.0F : std::min(largest, kHalfMax));
-  });
+  KVANT_CHECK(num_tokens > 0, "the mean of no tokens");
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    map_.mean[i] = ToHalf(static_cast<float>(sums_[i] / static_cast<double>(num_tokens)));
+    const float mean = ToFloat(map_.mean[i]);
+    const float largest = std::max(highs_[i] - mean, mean - lows_[i]);
+    map_.scale[i] = ToHalf(largest < kSmallestNormal ? 1.0F : std::min(largest, kHalfMax));
+  }
   return std::move(map_);
 }
 

@@ -50,6 +50,9 @@ void LoadFp16(const TokenPageLayout& layout, const std::byte* record, uint32_t t
   for (uint32_t c = 0; c < layout.head_dim; ++c) {
     std::memcpy(key + 2 * c, tile + (size_t{c} * kTileTokens + token % kTileTokens) * 2, 2);
   }
+  if (value == nullptr) {
+    return;
+  }
   std::memcpy(value, record + layout.values + size_t{token} * layout.value_channels * 2, size_t{2} * layout.head_dim);
 }
 
@@ -80,6 +83,9 @@ void LoadCodes(const TokenPageLayout& layout, const std::byte* record, uint32_t 
   for (uint32_t group = 0; group < row_bytes / 4; ++group) {
     std::memcpy(key + size_t{4} * group, record + KeyUnitOffset(layout, token, group), 4);
   }
+  if (value == nullptr) {
+    return;
+  }
   const auto* values = reinterpret_cast<const uint8_t*>(record + layout.values);
   const auto mask = static_cast<uint8_t>((1U << CodeBits(layout.codec)) - 1U);
   std::memset(value, 0, row_bytes);
@@ -91,6 +97,14 @@ void LoadCodes(const TokenPageLayout& layout, const std::byte* record, uint32_t 
     } else {
       value[RowNibbleByte(c)] |= static_cast<uint8_t>(code << RowNibbleShift(c));
     }
+  }
+}
+
+// Scale and zero of row `row`, from `slot` of a record.
+void LoadParams(TokenCodec codec, const Half* scales, const Half* zeros, uint32_t slot, uint32_t row, TokenRows rows) {
+  rows.scales[row] = scales[slot];
+  if (HasZero(codec)) {
+    rows.zeros[row] = zeros[slot];
   }
 }
 
@@ -148,17 +162,16 @@ void LoadRowsRef(const TokenPageLayout& layout, const std::byte* record, uint32_
   const size_t row_bytes = RowCodeBytes(layout.codec, layout.head_dim);
   for (uint32_t i = 0; i < num_tokens; ++i) {
     uint8_t* key = keys.codes.data() + i * row_bytes;
-    uint8_t* value = values.codes.data() + i * row_bytes;
+    uint8_t* value = values.codes.empty() ? nullptr : values.codes.data() + i * row_bytes;
     if (layout.codec == TokenCodec::kFp16) {
       LoadFp16(layout, record, first + i, key, value);
       continue;
     }
     LoadCodes(layout, record, first + i, key, value);
-    keys.scales[i] = HalfAt(record, layout.key_scales)[first + i];
-    values.scales[i] = HalfAt(record, layout.value_scales)[first + i];
-    if (HasZero(layout.codec)) {
-      keys.zeros[i] = HalfAt(record, layout.key_zeros)[first + i];
-      values.zeros[i] = HalfAt(record, layout.value_zeros)[first + i];
+    LoadParams(layout.codec, HalfAt(record, layout.key_scales), HalfAt(record, layout.key_zeros), first + i, i, keys);
+    if (value != nullptr) {
+      LoadParams(layout.codec, HalfAt(record, layout.value_scales), HalfAt(record, layout.value_zeros), first + i, i,
+                 values);
     }
   }
 }

@@ -43,17 +43,12 @@ std::span<T> View(std::span<std::byte> bytes) {
 
 codec::Equalization MeasureMap(const codec::LayerBlockLayout& layout, const LayerRows& rows) {
   codec::EqualizationBuilder builder(layout.shape.num_kv_heads, layout.shape.head_dim);
-  const auto each_row = [&](auto&& add) {
-    for (uint32_t h = 0; h < rows.num_kv_heads; ++h) {
-      for (uint32_t t = layout.split.num_sinks; t < rows.num_tokens; ++t) {
-        add(h, std::span(rows.keys).subspan(rows.Row(h, t), layout.shape.head_dim));
-      }
+  for (uint32_t h = 0; h < rows.num_kv_heads; ++h) {
+    for (uint32_t t = layout.split.num_sinks; t < rows.num_tokens; ++t) {
+      codec::AddKey(std::span(rows.keys).subspan(rows.Row(h, t), layout.shape.head_dim), builder.stats(h));
     }
-  };
-  each_row([&](uint32_t h, std::span<const Half> key) { codec::AddKeySum(key, builder.sums(h)); });
-  builder.FinishMean(rows.num_tokens - layout.split.num_sinks);
-  each_row([&](uint32_t h, std::span<const Half> key) { codec::AddKeyRange(key, builder.mean(h), builder.ranges(h)); });
-  return builder.Finish();
+  }
+  return builder.Finish(rows.num_tokens - layout.split.num_sinks);
 }
 
 void CopyRows(const Half* src, std::span<std::byte> section) {

@@ -83,6 +83,7 @@ class LayerCache {
   kernels::AttendSegment SegmentOf(const PageRun& run, uint32_t kv_head, uint32_t first_position) const;
   void StoreRun(PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,
                 size_t stride);
+  /// Without values where `values` is null.
   void LoadRun(const PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, Half* keys, Half* values) const;
   /// body(kv_head) for every KV head, on the pool's threads where there is a pool.
   void ForEachHead(ThreadPool* pool, const std::function<void(uint32_t)>& body) const;

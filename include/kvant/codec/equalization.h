@@ -33,34 +33,34 @@ struct Equalization {
 /// The smallest number of tokens beyond the sinks from which a map is made.
 inline constexpr uint32_t kMinEqualizationTokens = 128;
 
-/// sums += key, channel by channel. Shapes  key, sums [head_dim]
-void AddKeySum(std::span<const Half> key, std::span<double> sums);
-/// ranges = max(ranges, |key - mean|), channel by channel.
-void AddKeyRange(std::span<const Half> key, std::span<const Half> mean, std::span<float> ranges);
+/// What is gathered of the keys of one KV head, channel by channel. Shapes  each [head_dim]
+struct KeyStats {
+  std::span<double> sums;
+  std::span<float> lows;
+  std::span<float> highs;
+};
+/// sums += key, lows = min(lows, key), highs = max(highs, key).
+void AddKey(std::span<const Half> key, const KeyStats& stats);
 
-/// Mean of the keys, then the largest remaining magnitude, per KV head and channel, in one pass each.
+/// Mean of the keys and the largest magnitude that remains without it, per KV head and channel, in one pass: the key
+/// farthest from the mean is the lowest or the highest one.
 ///
-/// Usage    add every key once to its head's sums (AddKeySum or its fast twin in kernels/equalize.h), FinishMean, add
-///          every key once to its head's ranges (AddKeyRange), Finish
+/// Usage    add every key once to its head's stats (AddKey or its fast twin in kernels/equalize.h), Finish
 /// Requires finite keys; the sinks are left out by the caller
 /// Threads  different KV heads may be added to at once
 class EqualizationBuilder {
  public:
   EqualizationBuilder(uint32_t num_kv_heads, uint32_t head_dim);
 
-  std::span<double> sums(uint32_t kv_head) { return std::span(sums_).subspan(First(kv_head), map_.head_dim); }
+  KeyStats stats(uint32_t kv_head);
   /// `num_tokens` is how many keys each head was given; at least 1.
-  void FinishMean(uint64_t num_tokens);
-  std::span<const Half> mean(uint32_t kv_head) const { return map_.MeanOf(kv_head); }
-  std::span<float> ranges(uint32_t kv_head) { return std::span(ranges_).subspan(First(kv_head), map_.head_dim); }
-  Equalization Finish();
+  Equalization Finish(uint64_t num_tokens);
 
  private:
-  size_t First(uint32_t kv_head) const { return size_t{kv_head} * map_.head_dim; }
-
   Equalization map_;
   std::vector<double> sums_;
-  std::vector<float> ranges_;
+  std::vector<float> lows_;
+  std::vector<float> highs_;
 };
 
 /// dst = (key - mean) / scale in fp32, rounded to fp16 once. Beyond the fp16 range: ±65504.

@@ -7,30 +7,23 @@ namespace {
 
 __m256 LoadHalves(const Half* src) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src))); }
 
-void AddSums(uint32_t head_dim, const Half* keys, size_t num_keys, double* sums) {
+void AddKeys(uint32_t head_dim, const Half* keys, size_t num_keys, double* sums, float* lows, float* highs) {
   for (uint32_t c = 0; c < head_dim; c += 8) {
-    __m256d low = _mm256_loadu_pd(sums + c);
-    __m256d high = _mm256_loadu_pd(sums + c + 4);
+    __m256d first_sums = _mm256_loadu_pd(sums + c);
+    __m256d last_sums = _mm256_loadu_pd(sums + c + 4);
+    __m256 low = _mm256_loadu_ps(lows + c);
+    __m256 high = _mm256_loadu_ps(highs + c);
     for (size_t i = 0; i < num_keys; ++i) {
       const __m256 key = LoadHalves(keys + i * head_dim + c);
-      low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(key)));
-      high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm256_extractf128_ps(key, 1)));
+      first_sums = _mm256_add_pd(first_sums, _mm256_cvtps_pd(_mm256_castps256_ps128(key)));
+      last_sums = _mm256_add_pd(last_sums, _mm256_cvtps_pd(_mm256_extractf128_ps(key, 1)));
+      low = _mm256_min_ps(key, low);
+      high = _mm256_max_ps(key, high);
     }
-    _mm256_storeu_pd(sums + c, low);
-    _mm256_storeu_pd(sums + c + 4, high);
-  }
-}
-
-void AddRanges(uint32_t head_dim, const Half* mean, const Half* keys, size_t num_keys, float* ranges) {
-  const __m256 sign = _mm256_set1_ps(-0.0F);
-  for (uint32_t c = 0; c < head_dim; c += 8) {
-    const __m256 middle = LoadHalves(mean + c);
-    __m256 largest = _mm256_loadu_ps(ranges + c);
-    for (size_t i = 0; i < num_keys; ++i) {
-      const __m256 distance = _mm256_sub_ps(LoadHalves(keys + i * head_dim + c), middle);
-      largest = _mm256_max_ps(largest, _mm256_andnot_ps(sign, distance));
-    }
-    _mm256_storeu_ps(ranges + c, largest);
+    _mm256_storeu_pd(sums + c, first_sums);
+    _mm256_storeu_pd(sums + c + 4, last_sums);
+    _mm256_storeu_ps(lows + c, low);
+    _mm256_storeu_ps(highs + c, high);
   }
 }
 
@@ -50,6 +43,6 @@ void Equalize(uint32_t head_dim, const Half* mean, const Half* scale, Half* keys
 
 }  // namespace
 
-const EqualizeKernels kEqualizeAvx2 = {AddSums, AddRanges, Equalize};
+const EqualizeKernels kEqualizeAvx2 = {AddKeys, Equalize};
 
 }  // namespace kvant::kernels

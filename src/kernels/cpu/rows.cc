@@ -42,6 +42,9 @@ void DecodeRows(TokenCodec codec, uint32_t head_dim, ConstTokenRows rows, size_t
 
 template <typename Rows>
 Rows RowsFrom(const TokenPageLayout& layout, const Rows& rows, size_t first, size_t count) {
+  if (rows.codes.empty()) {
+    return {};  // nothing is wanted of these rows
+  }
   const size_t row_bytes = codec::RowCodeBytes(layout.codec, layout.head_dim);
   Rows part;
   part.codes = rows.codes.subspan(first * row_bytes, count * row_bytes);
@@ -75,59 +78,59 @@ TileRun SplitIntoTiles(const TokenPageLayout& layout, uint32_t first, uint32_t n
 Half* HalfAt(std::byte* record, size_t offset) { return reinterpret_cast<Half*>(record + offset); }
 const Half* HalfAt(const std::byte* record, size_t offset) { return reinterpret_cast<const Half*>(record + offset); }
 
+// Calls body(first slot, number of slots, keys, values) for the pieces of a run: `ragged` for its ends, `tiles` for the
+// whole tiles between them.
+template <typename Rows, typename Ragged, typename Tiles>
+void ForEachPiece(const TokenPageLayout& layout, uint32_t first, uint32_t num_tokens, const Rows& keys,
+                  const Rows& values, const Ragged& ragged, const Tiles& tiles) {
+  KVANT_CHECK(first + num_tokens <= layout.capacity, "the cache asks only for slots that exist");
+  const TileRun run = SplitIntoTiles(layout, first, num_tokens);
+  const auto piece = [&](uint32_t at, uint32_t count, const auto& body) {
+    if (count > 0) {
+      body(first + at, count, RowsFrom(layout, keys, at, count), RowsFrom(layout, values, at, count));
+    }
+  };
+  piece(0, run.num_before, ragged);
+  piece(run.num_before, run.num_in_tiles, tiles);
+  piece(run.num_before + run.num_in_tiles, run.num_after, ragged);
+}
+
+// Calls copy(the rows' parameters, those of their slots in the record) for each kind that the codec has.
+template <typename Record, typename Rows, typename Copy>
+void CopyParams(const TokenPageLayout& layout, Record* record, uint32_t slot, const Rows& keys, const Rows& values,
+                const Copy& copy) {
+  copy(keys.scales, HalfAt(record, layout.key_scales) + slot);
+  copy(keys.zeros, HalfAt(record, layout.key_zeros) + slot);
+  copy(values.scales, HalfAt(record, layout.value_scales) + slot);
+  copy(values.zeros, HalfAt(record, layout.value_zeros) + slot);
+}
+
 template <const TileLoops& kLoops>
 void StoreRows(const TokenPageLayout& layout, std::byte* record, uint32_t first, uint32_t num_tokens,
                ConstTokenRows keys, ConstTokenRows values) {
-  KVANT_CHECK(first + num_tokens <= layout.capacity, "the cache asks only for free slots");
-  const TileRun run = SplitIntoTiles(layout, first, num_tokens);
-  const auto part = [&](const ConstTokenRows& rows, uint32_t at, uint32_t count) {
-    return RowsFrom(layout, rows, at, count);
+  const auto ragged = [&](uint32_t slot, uint32_t count, const ConstTokenRows& k, const ConstTokenRows& v) {
+    codec::StoreRowsRef(layout, record, slot, count, k, v);
   };
-  codec::StoreRowsRef(layout, record, first, run.num_before, part(keys, 0, run.num_before),
-                      part(values, 0, run.num_before));
-  if (const uint32_t count = run.num_in_tiles; count > 0) {
-    const uint32_t slot = first + run.num_before;
-    const ConstTokenRows tile_keys = part(keys, run.num_before, count);
-    const ConstTokenRows tile_values = part(values, run.num_before, count);
-    kLoops.store[static_cast<size_t>(layout.codec)](layout, record, slot, count, tile_keys.codes.data(),
-                                                    tile_values.codes.data());
-    std::ranges::copy(tile_keys.scales, HalfAt(record, layout.key_scales) + slot);
-    std::ranges::copy(tile_keys.zeros, HalfAt(record, layout.key_zeros) + slot);
-    std::ranges::copy(tile_values.scales, HalfAt(record, layout.value_scales) + slot);
-    std::ranges::copy(tile_values.zeros, HalfAt(record, layout.value_zeros) + slot);
-  }
-  const uint32_t done = run.num_before + run.num_in_tiles;
-  codec::StoreRowsRef(layout, record, first + done, run.num_after, part(keys, done, run.num_after),
-                      part(values, done, run.num_after));
+  const auto tiles = [&](uint32_t slot, uint32_t count, const ConstTokenRows& k, const ConstTokenRows& v) {
+    kLoops.store[static_cast<size_t>(layout.codec)](layout, record, slot, count, k.codes.data(), v.codes.data());
+    CopyParams(layout, record, slot, k, v,
+               [](std::span<const Half> rows, Half* slots) { std::ranges::copy(rows, slots); });
+  };
+  ForEachPiece(layout, first, num_tokens, keys, values, ragged, tiles);
 }
 
 template <const TileLoops& kLoops>
 void LoadRows(const TokenPageLayout& layout, const std::byte* record, uint32_t first, uint32_t num_tokens,
               TokenRows keys, TokenRows values) {
-  KVANT_CHECK(first + num_tokens <= layout.capacity, "the cache asks only for slots that exist");
-  const TileRun run = SplitIntoTiles(layout, first, num_tokens);
-  const auto part = [&](const TokenRows& rows, uint32_t at, uint32_t count) {
-    return RowsFrom(layout, rows, at, count);
+  const auto ragged = [&](uint32_t slot, uint32_t count, const TokenRows& k, const TokenRows& v) {
+    codec::LoadRowsRef(layout, record, slot, count, k, v);
   };
-  codec::LoadRowsRef(layout, record, first, run.num_before, part(keys, 0, run.num_before),
-                     part(values, 0, run.num_before));
-  if (const uint32_t count = run.num_in_tiles; count > 0) {
-    const uint32_t slot = first + run.num_before;
-    const TokenRows tile_keys = part(keys, run.num_before, count);
-    const TokenRows tile_values = part(values, run.num_before, count);
-    kLoops.load[static_cast<size_t>(layout.codec)](layout, record, slot, count, tile_keys.codes.data(),
-                                                   tile_values.codes.data());
-    const auto copy = [&](size_t offset, std::span<Half> dst) {
-      std::copy_n(HalfAt(record, offset) + slot, dst.size(), dst.begin());
-    };
-    copy(layout.key_scales, tile_keys.scales);
-    copy(layout.key_zeros, tile_keys.zeros);
-    copy(layout.value_scales, tile_values.scales);
-    copy(layout.value_zeros, tile_values.zeros);
-  }
-  const uint32_t done = run.num_before + run.num_in_tiles;
-  codec::LoadRowsRef(layout, record, first + done, run.num_after, part(keys, done, run.num_after),
-                     part(values, done, run.num_after));
+  const auto tiles = [&](uint32_t slot, uint32_t count, const TokenRows& k, const TokenRows& v) {
+    kLoops.load[static_cast<size_t>(layout.codec)](layout, record, slot, count, k.codes.data(), v.codes.data());
+    CopyParams(layout, record, slot, k, v,
+               [](std::span<Half> rows, const Half* slots) { std::copy_n(slots, rows.size(), rows.begin()); });
+  };
+  ForEachPiece(layout, first, num_tokens, keys, values, ragged, tiles);
 }
 
 bool ToHalfScalar(const float* src, Half* dst, size_t count) {

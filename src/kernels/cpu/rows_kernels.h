@@ -31,7 +31,7 @@ struct RowLoops {
 };
 
 /// Codes of whole tiles into and out of a record (no scales or zeros), for head dimensions that are multiples of 16.
-/// `first` and `num_tokens` are multiples of kTileTokens.
+/// `first` and `num_tokens` are multiples of kTileTokens. Where `values` is null, keys are loaded alone.
 struct TileLoops {
   void (*store[codec::kNumTokenCodecs])(const codec::TokenPageLayout& layout, std::byte* record, uint32_t first,
                                         uint32_t num_tokens, const uint8_t* keys, const uint8_t* values);

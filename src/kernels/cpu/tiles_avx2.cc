@@ -210,6 +210,9 @@ void LoadTiles(const TokenPageLayout& layout, const std::byte* record, uint32_t 
     const std::byte* tile = record + (first + t) / kTileTokens * layout.key_tile_bytes;
     LoadKeyTile<kBits == 16 ? 2 : 4>(tile, keys + t * row_bytes, row_bytes);
   }
+  if (values == nullptr) {
+    return;
+  }
   for (uint32_t t = 0; t < num_tokens; t += kStep) {
     const std::byte* src = record + ValueTileOffset(layout, kBits, first + t);
     uint8_t* rows = values + t * row_bytes;

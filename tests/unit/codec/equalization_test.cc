@@ -33,19 +33,12 @@ const Half* RowAt(const std::vector<Half>& keys, uint32_t head, uint32_t token) 
 
 Equalization Build(const std::vector<Half>& keys) {
   EqualizationBuilder builder(kHeads, kDim);
-  const auto for_each_row = [&](auto&& add) {
-    for (uint32_t head = 0; head < kHeads; ++head) {
-      for (uint32_t t = 0; t < kTokens; ++t) {
-        add(head, std::span(RowAt(keys, head, t), kDim));
-      }
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    for (uint32_t t = 0; t < kTokens; ++t) {
+      AddKey({RowAt(keys, head, t), kDim}, builder.stats(head));
     }
-  };
-  for_each_row([&](uint32_t head, std::span<const Half> key) { AddKeySum(key, builder.sums(head)); });
-  builder.FinishMean(kTokens);
-  for_each_row([&](uint32_t head, std::span<const Half> key) {
-    AddKeyRange(key, builder.mean(head), builder.ranges(head));
-  });
-  return builder.Finish();
+  }
+  return builder.Finish(kTokens);
 }
 
 TEST(EqualizationTest, MeanAndLargestRemainderPerChannel) {

@@ -7,24 +7,14 @@
 #include <random>
 #include <vector>
 
+#include "support/token_rows.h"
+
 namespace kvant::codec {
 namespace {
 
-constexpr TokenCodec kAllCodecs[] = {TokenCodec::kFp16, TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine};
+using Rows = test::TokenRowBuffer;
+
 constexpr uint32_t kHeadDims[] = {32, 40, 64, 80, 96, 100, 128, 256};
-
-struct Rows {
-  std::vector<uint8_t> codes;
-  std::vector<Half> scales;
-  std::vector<Half> zeros;
-
-  Rows(TokenCodec codec, uint32_t head_dim, size_t count)
-      : codes(RowCodeBytes(codec, head_dim) * count, 0xEE),
-        scales(HasScale(codec) ? count : 0),
-        zeros(HasZero(codec) ? count : 0) {}
-  TokenRows mutable_view() { return {codes, scales, zeros}; }
-  ConstTokenRows view() const { return {codes, scales, zeros}; }
-};
 
 std::vector<Half> Halves(const std::vector<float>& values) {
   std::vector<Half> halves(values.size());
@@ -112,7 +102,7 @@ TEST(TokenCodecTest, Fp16RowsAreTheBitsThemselves) {
 TEST(TokenCodecTest, StridesSkipWhatLiesBetweenRows) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  for (const TokenCodec codec : kAllCodecs) {
+  for (const TokenCodec codec : test::kTokenCodecs) {
     std::vector<Half> wide(3 * 50);
     for (Half& half : wide) {
       half = ToHalf(normal(random));
@@ -154,7 +144,7 @@ TEST(TokenCodecTest, ErrorsStayWithinHalfAStep) {
 }
 
 TEST(TokenCodecTest, EdgeRowsStayFinite) {
-  for (const TokenCodec codec : kAllCodecs) {
+  for (const TokenCodec codec : test::kTokenCodecs) {
     EXPECT_EQ(RoundTrip(codec, std::vector<float>(64, 0.0F)), std::vector<float>(64, 0.0F));
     std::vector<float> huge(64, 65504.0F);
     for (size_t i = 0; i < huge.size(); i += 2) {

@@ -7,31 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "support/token_rows.h"
+
 namespace kvant::codec {
 namespace {
 
-constexpr TokenCodec kAllCodecs[] = {TokenCodec::kFp16, TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine};
+using Rows = test::TokenRowBuffer;
+
 constexpr uint32_t kHeadDims[] = {32, 40, 64, 80, 96, 100, 128, 256};
-
-struct Rows {
-  std::vector<uint8_t> codes;
-  std::vector<Half> scales;
-  std::vector<Half> zeros;
-
-  TokenRows mutable_view() { return {codes, scales, zeros}; }
-  ConstTokenRows view() const { return {codes, scales, zeros}; }
-  friend bool operator==(const Rows&, const Rows&) = default;
-};
-
-Rows EmptyRows(TokenCodec codec, uint32_t head_dim, size_t count) {
-  return {std::vector<uint8_t>(RowCodeBytes(codec, head_dim) * count, 0xEE),
-          std::vector<Half>(HasScale(codec) ? count : 0), std::vector<Half>(HasZero(codec) ? count : 0)};
-}
 
 // Any bytes are codes, except that nibbles beyond the head dimension are 0.
 Rows RandomRows(TokenCodec codec, uint32_t head_dim, size_t count, uint32_t seed) {
   std::mt19937 random(seed);
-  Rows rows = EmptyRows(codec, head_dim, count);
+  Rows rows(codec, head_dim, count);
   for (uint8_t& code : rows.codes) {
     code = static_cast<uint8_t>(random());
   }
@@ -53,7 +41,7 @@ Rows RandomRows(TokenCodec codec, uint32_t head_dim, size_t count, uint32_t seed
 
 template <typename Body>
 void ForEveryFormat(const Body& body) {
-  for (const TokenCodec codec : kAllCodecs) {
+  for (const TokenCodec codec : test::kTokenCodecs) {
     for (const uint32_t head_dim : kHeadDims) {
       SCOPED_TRACE(std::string(TokenCodecName(codec)) + " d=" + std::to_string(head_dim));
       body(codec, head_dim);
@@ -105,8 +93,8 @@ TEST(TokenPageTest, StoreThenLoadGivesTheSameRows) {
         const Rows keys = RandomRows(codec, head_dim, count, count);
         const Rows values = RandomRows(codec, head_dim, count, count + 1);
         StoreRowsRef(layout, record.data(), first, count, keys.view(), values.view());
-        Rows got_keys = EmptyRows(codec, head_dim, count);
-        Rows got_values = EmptyRows(codec, head_dim, count);
+        Rows got_keys(codec, head_dim, count);
+        Rows got_values(codec, head_dim, count);
         LoadRowsRef(layout, record.data(), first, count, got_keys.mutable_view(), got_values.mutable_view());
         EXPECT_EQ(got_keys, keys);
         EXPECT_EQ(got_values, values);
@@ -151,7 +139,7 @@ uint8_t ByteAt(const std::vector<std::byte>& record, size_t offset) { return sta
 TEST(TokenPageTest, ElementsLieWhereTheFormatSays) {
   constexpr uint32_t kTokens = 37;
   for (const uint32_t head_dim : {40U, 100U}) {
-    for (const TokenCodec codec : kAllCodecs) {
+    for (const TokenCodec codec : test::kTokenCodecs) {
       const TokenPageLayout layout = TokenPageLayout::Make(codec, head_dim, 48);
       const Rows keys = RandomRows(codec, head_dim, kTokens, 3);
       const Rows values = RandomRows(codec, head_dim, kTokens, 4);

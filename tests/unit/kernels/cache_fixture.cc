@@ -55,14 +55,9 @@ RandomSegment::RandomSegment(const SegmentSpec& spec, uint32_t seed)
 void RandomSegment::Equalize(std::vector<Half>& keys) {
   codec::EqualizationBuilder builder(1, spec_.head_dim);
   for (uint32_t t = 0; t < spec_.num_tokens; ++t) {
-    codec::AddKeySum(std::span(keys).subspan(size_t{t} * spec_.head_dim, spec_.head_dim), builder.sums(0));
+    codec::AddKey(std::span(keys).subspan(size_t{t} * spec_.head_dim, spec_.head_dim), builder.stats(0));
   }
-  builder.FinishMean(spec_.num_tokens);
-  for (uint32_t t = 0; t < spec_.num_tokens; ++t) {
-    codec::AddKeyRange(std::span(keys).subspan(size_t{t} * spec_.head_dim, spec_.head_dim), builder.mean(0),
-                       builder.ranges(0));
-  }
-  map_ = builder.Finish();
+  map_ = builder.Finish(spec_.num_tokens);
   for (uint32_t t = 0; t < spec_.num_tokens; ++t) {
     const std::span row = std::span(keys).subspan(size_t{t} * spec_.head_dim, spec_.head_dim);
     codec::EqualizeRow(row, map_.MeanOf(0), map_.ScaleOf(0), row);

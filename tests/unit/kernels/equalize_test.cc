@@ -23,6 +23,16 @@ std::vector<Half> RandomKeys(size_t count, uint32_t head_dim) {
   return keys;
 }
 
+// What earlier batches may have left.
+struct Stats {
+  explicit Stats(uint32_t head_dim) : sums(head_dim, 0.25), lows(head_dim, 0.5F), highs(head_dim, -0.5F) {}
+  friend bool operator==(const Stats&, const Stats&) = default;
+
+  std::vector<double> sums;
+  std::vector<float> lows;
+  std::vector<float> highs;
+};
+
 TEST(Equalize, EveryIsaGivesTheReferencesBits) {
   const EqualizeKernels& reference = EqualizeKernelsOf(Isa::kScalar);
   for (const Isa isa : AvailableIsas()) {
@@ -31,17 +41,13 @@ TEST(Equalize, EveryIsaGivesTheReferencesBits) {
       for (const size_t count : {1U, 2U, 17U, 128U}) {
         SCOPED_TRACE(testing::Message() << IsaName(isa) << " " << head_dim << " " << count);
         const std::vector<Half> keys = RandomKeys(count, head_dim);
-        std::vector<double> sums(head_dim, 0.25);
-        std::vector<double> fast_sums = sums;
-        reference.add_sums(head_dim, keys.data(), count, sums.data());
-        fast.add_sums(head_dim, keys.data(), count, fast_sums.data());
-        ASSERT_EQ(sums, fast_sums);
+        Stats stats(head_dim);
+        Stats fast_stats(head_dim);
+        reference.add_keys(head_dim, keys.data(), count, stats.sums.data(), stats.lows.data(), stats.highs.data());
+        fast.add_keys(head_dim, keys.data(), count, fast_stats.sums.data(), fast_stats.lows.data(),
+                      fast_stats.highs.data());
+        ASSERT_EQ(stats, fast_stats);
         const std::vector<Half> mean(keys.begin(), keys.begin() + head_dim);
-        std::vector<float> ranges(head_dim, 0.5F);
-        std::vector<float> fast_ranges = ranges;
-        reference.add_ranges(head_dim, mean.data(), keys.data(), count, ranges.data());
-        fast.add_ranges(head_dim, mean.data(), keys.data(), count, fast_ranges.data());
-        ASSERT_EQ(ranges, fast_ranges);
         std::vector<Half> scale(head_dim, ToHalf(0.37F));
         scale[1] = ToHalf(6e-5F);  // what is divided by it leaves the fp16 range
         std::vector<Half> equalized = keys;

@@ -11,29 +11,17 @@
 #include <random>
 #include <string>
 
+#include "support/token_rows.h"
+
 namespace kvant::kernels {
 namespace {
 
+using Rows = test::TokenRowBuffer;
 using codec::TokenCodec;
 using codec::TokenPageLayout;
 
-constexpr TokenCodec kAllCodecs[] = {TokenCodec::kFp16, TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine};
 constexpr uint32_t kHeadDims[] = {32, 36, 40, 48, 60, 64, 80, 96, 100, 112, 128, 132, 160, 192, 252, 256};
 constexpr size_t kCounts[] = {1, 2, 15, 16, 17, 31, 33, 128};
-
-struct Rows {
-  std::vector<uint8_t> codes;
-  std::vector<Half> scales;
-  std::vector<Half> zeros;
-
-  Rows(TokenCodec codec, uint32_t head_dim, size_t count)
-      : codes(codec::RowCodeBytes(codec, head_dim) * count, 0xA5),
-        scales(codec::HasScale(codec) ? count : 0, Half{0x5A5A}),
-        zeros(codec::HasZero(codec) ? count : 0, Half{0x5A5A}) {}
-  codec::TokenRows mutable_view() { return {codes, scales, zeros}; }
-  codec::ConstTokenRows view() const { return {codes, scales, zeros}; }
-  friend bool operator==(const Rows&, const Rows&) = default;
-};
 
 // Rows of every kind in turn: normal, constant, zero, signed zeros, tiny, huge, one outlier, any finite bits.
 std::vector<Half> MixedRows(uint32_t head_dim, size_t stride, size_t count, uint32_t seed) {
@@ -73,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Isas, RowsIsaTest, testing::ValuesIn(AvailableIsas()), 
 
 template <typename Body>
 void ForEveryShape(const Body& body) {
-  for (const TokenCodec codec : kAllCodecs) {
+  for (const TokenCodec codec : test::kTokenCodecs) {
     for (const uint32_t head_dim : kHeadDims) {
       for (const size_t count : kCounts) {
         SCOPED_TRACE(std::string(codec::TokenCodecName(codec)) + " d=" + std::to_string(head_dim) +
@@ -113,7 +101,7 @@ TEST_P(RowsIsaTest, DecodeGivesTheReferenceBytes) {
 
 TEST_P(RowsIsaTest, StoreAndLoadGiveTheReferenceBytes) {
   constexpr uint32_t kCapacity = 160;
-  for (const TokenCodec codec : kAllCodecs) {
+  for (const TokenCodec codec : test::kTokenCodecs) {
     for (const uint32_t head_dim : kHeadDims) {
       const TokenPageLayout layout = TokenPageLayout::Make(codec, head_dim, kCapacity);
       for (const uint32_t first : {0U, 3U, 16U}) {
@@ -138,6 +126,9 @@ TEST_P(RowsIsaTest, StoreAndLoadGiveTheReferenceBytes) {
                         loaded_values.mutable_view());
           EXPECT_EQ(loaded_keys, keys);
           EXPECT_EQ(loaded_values, values);
+          Rows keys_alone(codec, head_dim, count);
+          kernels_.load(layout, got.data(), first, num_tokens, keys_alone.mutable_view(), {});
+          EXPECT_EQ(keys_alone, keys);
         }
       }
     }
