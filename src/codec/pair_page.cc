@@ -157,8 +157,7 @@ PairPage EncodePairPageRef(const PairFormat& format, const WidthMap& map, const 
   return page;
 }
 
-void DecodePairPageRef(const PairFormat& format, const PairPage& page, std::span<float> keys,
-                       std::span<float> values) {
+void DecodePairPageRef(const PairFormat& format, const PairPage& page, std::span<float> keys, std::span<float> values) {
   for (size_t t = 0; t < format.page_tokens; ++t) {
     for (size_t c = 0; c < format.head_dim; ++c) {
       const size_t at = t * format.head_dim + c;

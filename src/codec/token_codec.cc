@@ -89,8 +89,7 @@ void EncodeRowsRef(TokenCodec codec, uint32_t head_dim, const Half* src, size_t 
   }
 }
 
-void DecodeRow(TokenCodec codec, uint32_t head_dim, const uint8_t* codes, Half scale, Half zero,
-               std::span<float> dst) {
+void DecodeRow(TokenCodec codec, uint32_t head_dim, const uint8_t* codes, Half scale, Half zero, std::span<float> dst) {
   std::array<uint8_t, kMaxHeadDim> unpacked{};
   const std::span<uint8_t> used(unpacked.data(), head_dim);
   switch (CodeBits(codec)) {

@@ -9,9 +9,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-size_t KeyBytes(TokenCodec codec, uint32_t head_dim, uint32_t tokens) {
-  return RowCodeBytes(codec, head_dim) * tokens;
-}
+size_t KeyBytes(TokenCodec codec, uint32_t head_dim, uint32_t tokens) { return RowCodeBytes(codec, head_dim) * tokens; }
 
 size_t ValueBytes(TokenCodec codec, uint32_t value_channels, uint32_t tokens) {
   return size_t{value_channels} * tokens * static_cast<size_t>(CodeBits(codec)) / 8;

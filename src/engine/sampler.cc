@@ -108,7 +108,8 @@ Result<std::unique_ptr<Sampler>> Sampler::Create(const Tokenizer& tokenizer, con
   sampler->chain_ = llama_sampler_chain_init(llama_sampler_chain_default_params());
   const auto add = [&](llama_sampler* next) { llama_sampler_chain_add(sampler->chain_, next); };
   if (params.repeat_penalty != 1.0F && params.repeat_last_n > 0) {
-    sampler->penalties_ = llama_sampler_init_penalties(llama_vocab_n_tokens(tokenizer.vocab()), params.repeat_last_n, params.repeat_penalty, 0.0F, 0.0F);
+    sampler->penalties_ = llama_sampler_init_penalties(llama_vocab_n_tokens(tokenizer.vocab()), params.repeat_last_n,
+                                                       params.repeat_penalty, 0.0F, 0.0F);
     add(sampler->penalties_);
   }
   if (params.temperature == 0.0F) {

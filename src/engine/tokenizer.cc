@@ -105,8 +105,8 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool parse
   }
   const auto length = static_cast<int32_t>(text.size());
   std::vector<int32_t> tokens(text.size() + 8);  // a token is at least a byte, and there are a few special ones
-  int32_t count = llama_tokenize(vocab_, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()),
-                                 true, parse_special);
+  int32_t count = llama_tokenize(vocab_, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()), true,
+                                 parse_special);
   if (count < 0) {
     tokens.resize(static_cast<size_t>(-count));
     count = llama_tokenize(vocab_, text.data(), length, tokens.data(), -count, true, parse_special);

@@ -95,9 +95,8 @@ class WindowScorer {
   void Score(uint32_t first, uint32_t rows, std::span<const float> logits, const Pass* reference, Pass* pass) {
     const size_t vocab_size = logits.size() / rows;
     std::vector<float> log_probabilities(logits.begin(), logits.end());
-    engine_.backend().pool().ParallelFor(rows, [&](size_t row, int) {
-      LogSoftmax(std::span(log_probabilities).subspan(row * vocab_size, vocab_size));
-    });
+    engine_.backend().pool().ParallelFor(
+        rows, [&](size_t row, int) { LogSoftmax(std::span(log_probabilities).subspan(row * vocab_size, vocab_size)); });
     for (uint32_t row = 0; row < rows; ++row) {
       const std::span<const float> p = std::span(log_probabilities).subspan(row * vocab_size, vocab_size);
       const uint32_t position = first + row;
@@ -130,8 +129,8 @@ Status CheckSizes(size_t num_tokens, const PerplexityOptions& options) {
   }
   if (options.protocol == Protocol::kExactPrompt &&
       (options.prompt_tokens < 1 || options.prompt_tokens + 2 > options.window_tokens)) {
-    return invalid("a prompt of " + std::to_string(options.prompt_tokens) + " tokens leaves nothing to score in a window of " +
-                   std::to_string(options.window_tokens));
+    return invalid("a prompt of " + std::to_string(options.prompt_tokens) +
+                   " tokens leaves nothing to score in a window of " + std::to_string(options.window_tokens));
   }
   const uint64_t needed = uint64_t{options.num_windows} * options.window_tokens;
   if (num_tokens < needed) {

@@ -21,7 +21,7 @@ std::vector<float> OracleLogits(const std::string& model_path, std::span<const i
                                 const OracleOptions& options);
 
 struct Divergence {
-  double mean_kl = 0;          ///< of next-token distributions, KL(expected ‖ actual)
+  double mean_kl = 0;  ///< of next-token distributions, KL(expected ‖ actual)
   double max_kl = 0;
   double perplexity_expected = 0;
   double perplexity_actual = 0;

@@ -62,16 +62,25 @@ inline Status OkStatus() { return {}; }
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                      // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) {               // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit by design
     KVANT_CHECK(!status_.ok(), "a Result made from a Status must hold an error");
   }
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
-  T& value() & { Require(); return *value_; }
-  const T& value() const& { Require(); return *value_; }
-  T&& value() && { Require(); return std::move(*value_); }
+  T& value() & {
+    Require();
+    return *value_;
+  }
+  const T& value() const& {
+    Require();
+    return *value_;
+  }
+  T&& value() && {
+    Require();
+    return std::move(*value_);
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T* operator->() { return &value(); }
@@ -90,13 +99,12 @@ class [[nodiscard]] Result {
 #define KVANT_CONCAT(a, b) KVANT_CONCAT_(a, b)
 
 /// Leave the function with the error, if `expression` (a Status) is one.
-#define KVANT_RETURN_IF_ERROR(expression) \
-  KVANT_RETURN_IF_ERROR_IMPL_(KVANT_CONCAT(kvant_status_, __LINE__), expression)
-#define KVANT_RETURN_IF_ERROR_IMPL_(status, expression)                 \
-  do {                                                                  \
-    if (::kvant::Status status = (expression); !status.ok()) {          \
-      return status;                                                    \
-    }                                                                   \
+#define KVANT_RETURN_IF_ERROR(expression) KVANT_RETURN_IF_ERROR_IMPL_(KVANT_CONCAT(kvant_status_, __LINE__), expression)
+#define KVANT_RETURN_IF_ERROR_IMPL_(status, expression)        \
+  do {                                                         \
+    if (::kvant::Status status = (expression); !status.ok()) { \
+      return status;                                           \
+    }                                                          \
   } while (false)
 
 /// `KVANT_ASSIGN_OR_RETURN(auto x, F());` binds the value, or leaves the function with the error.

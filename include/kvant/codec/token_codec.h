@@ -76,7 +76,6 @@ void DecodeRowsRef(TokenCodec codec, uint32_t head_dim, ConstTokenRows rows, siz
                    size_t dst_stride);
 
 /// Decode one row to fp32, no rounding after the scale.
-void DecodeRow(TokenCodec codec, uint32_t head_dim, const uint8_t* codes, Half scale, Half zero,
-               std::span<float> dst);
+void DecodeRow(TokenCodec codec, uint32_t head_dim, const uint8_t* codes, Half scale, Half zero, std::span<float> dst);
 
 }  // namespace kvant::codec

@@ -52,8 +52,8 @@ inline size_t KeyUnitOffset(const TokenPageLayout& layout, uint32_t token, uint3
 void StoreRowsRef(const TokenPageLayout& layout, std::byte* record, uint32_t first, uint32_t num_tokens,
                   ConstTokenRows keys, ConstTokenRows values);
 
-/// The inverse: StoreRows then LoadRows gives the same bytes (a bijection on real tokens). Where `values` is empty, keys
-/// are loaded alone.
+/// The inverse: StoreRows then LoadRows gives the same bytes (a bijection on real tokens). Where `values` is empty,
+/// keys are loaded alone.
 void LoadRowsRef(const TokenPageLayout& layout, const std::byte* record, uint32_t first, uint32_t num_tokens,
                  TokenRows keys, TokenRows values);
 

@@ -48,18 +48,18 @@ struct GenerateReport {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
   FinishReason finish_reason = FinishReason::kLength;
-  double ttft_ms = 0;      ///< from the call to the first token on the decode side
+  double ttft_ms = 0;             ///< from the call to the first token on the decode side
   std::optional<double> tpot_ms;  ///< mean over the tokens after the first; nothing where there is only one
   double prefill_ms = 0;
   double transfer_ms = 0;  ///< from the end of prefill to the last byte; 0 locally
   uint64_t kv_bytes = 0;   ///< in use at the end: the stored tokens at their precision, maps and scales included
   uint64_t kv_bytes_fp16 = 0;
   uint64_t kv_bytes_allocated = 0;  ///< whole pages, with the slots that wait for tokens
-  uint64_t wire_bytes = 0;  ///< as the transport counted them, both directions
+  uint64_t wire_bytes = 0;          ///< as the transport counted them, both directions
   uint64_t wire_bytes_fp16 = 0;
   uint32_t wire_tokens_encoded = 0;  ///< prompt tokens sent at the precision of the wire
   uint32_t wire_tokens_exact = 0;    ///< prompt tokens sent at fp16: sinks, and all of a prompt too short for a map
-  codec::BitsPerElement bits;  ///< of the cache at the end
+  codec::BitsPerElement bits;        ///< of the cache at the end
   TierTokens tiers;
 };
 

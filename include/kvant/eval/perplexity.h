@@ -36,10 +36,10 @@ struct Estimate {
 /// One precision against fp16 on the same tokens.
 struct PerplexityResult {
   codec::Precision precision;
-  double perplexity = 0;              ///< exp of the mean loss over all windows
-  Estimate log_perplexity_increase;   ///< paired by token; its exp - 1 is the relative change of perplexity
-  Estimate kl;                        ///< KL(fp16 ‖ precision) of next-token distributions
-  codec::BitsPerElement bits;         ///< of the cache when the window was scored
+  double perplexity = 0;             ///< exp of the mean loss over all windows
+  Estimate log_perplexity_increase;  ///< paired by token; its exp - 1 is the relative change of perplexity
+  Estimate kl;                       ///< KL(fp16 ‖ precision) of next-token distributions
+  codec::BitsPerElement bits;        ///< of the cache when the window was scored
 };
 
 /// Score precisions on consecutive windows of a tokenized text. The first result is fp16 itself.

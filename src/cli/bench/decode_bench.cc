@@ -186,9 +186,8 @@ void AddDecodeBench(CLI::App& bench, Work* chosen) {
       ->check([](const std::string& word) {
         return word == "llama.cpp" ? std::string() : fmt::format("unknown rival '{}'; known is llama.cpp", word);
       });
-  AddOption(
-      *command, "--context", flags->context,
-      fmt::format("Tokens in the cache at the last step (default: {}, with --quick {})", kContext, kQuickContext))
+  AddOption(*command, "--context", flags->context,
+            fmt::format("Tokens in the cache at the last step (default: {}, with --quick {})", kContext, kQuickContext))
       ->default_str("")
       ->check(InRange(kMinContext, 1U << 24));
   AddSwitch(*command, "--quick", flags->quick, "A short context and few steps, for a look: ends within 45 s");

@@ -17,8 +17,7 @@ constexpr uint16_t kInfinityBits = 0x7C00;
 float ValueOf(uint16_t bits) {
   const int exponent = (bits >> 10) & 0x1F;
   const int mantissa = bits & 0x3FF;
-  const double magnitude =
-      exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
   return static_cast<float>((bits & kSignBit) != 0 ? -magnitude : magnitude);
 }
 

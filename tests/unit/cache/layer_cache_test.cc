@@ -31,9 +31,7 @@ Rows RandomRows(uint32_t count, uint32_t seed) {
 
 class LayerCacheTest : public testing::TestWithParam<const char*> {
  protected:
-  LayerCache NewCache() {
-    return {kShape, *codec::ParsePrecision(GetParam()), kernels::BestIsa(), &account_};
-  }
+  LayerCache NewCache() { return {kShape, *codec::ParsePrecision(GetParam()), kernels::BestIsa(), &account_}; }
 
   void Append(LayerCache& cache, uint32_t count, uint32_t seed) {
     const uint32_t first = cache.num_tokens();
@@ -184,7 +182,8 @@ TEST_P(LayerCacheTest, DamagedBlocksAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(All, LayerCacheTest, testing::ValuesIn(kWords), [](const auto& instance) {
   std::string name = instance.param;
-  std::replace_if(name.begin(), name.end(), [](char c) { return c == ',' || c == '='; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == ',' || c == '='; }, '_');
   return name;
 });
 

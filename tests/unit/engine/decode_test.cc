@@ -12,8 +12,8 @@
 namespace kvant::test {
 namespace {
 
-constexpr const char* kWords[] = {"fp16", "int8", "int8,eq=off,sinks=0", "int4", "int4,eq=off", "int4,residual=32",
-                                  "int8,residual=inf"};
+constexpr const char* kWords[] = {
+    "fp16", "int8", "int8,eq=off,sinks=0", "int4", "int4,eq=off", "int4,residual=32", "int8,residual=inf"};
 
 std::vector<int32_t> SomeTokens(size_t count, uint64_t seed) {
   std::vector<int32_t> tokens(count);
@@ -187,7 +187,8 @@ TEST_F(DecodeTest, Int8AnswersStayCloseToExactOnes) {
 
 TEST_F(DecodeTest, KeysBeyondFp16AreAnErrorWithLayerAndPosition) {
   const std::string path = folder_.File("huge.gguf");
-  ASSERT_TRUE(WriteOutlierModel(folder_.File("tiny.gguf"), path, {.scale = 1048576.0F, .layers = OutlierLayers::kEnds}).ok());
+  ASSERT_TRUE(
+      WriteOutlierModel(folder_.File("tiny.gguf"), path, {.scale = 1048576.0F, .layers = OutlierLayers::kEnds}).ok());
   const auto huge = LoadedModel::Load(path);
   ASSERT_NE(huge, nullptr);
   for (const char* word : {"fp16", "int8", "int4"}) {

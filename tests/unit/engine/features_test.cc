@@ -36,8 +36,7 @@ double KlAgainstOracle(const std::string& oracle_model, const std::string& our_m
   }
   const uint32_t vocab_size = loaded->model->params().vocab_size;
   const std::vector<int32_t> tokens = RandomTokens(vocab_size);
-  return Compare(OracleLogits(oracle_model, tokens, {}), OurLogits(*loaded, tokens, 64), tokens, 0, vocab_size)
-      .mean_kl;
+  return Compare(OracleLogits(oracle_model, tokens, {}), OurLogits(*loaded, tokens, 64), tokens, 0, vocab_size).mean_kl;
 }
 
 // Rows of W_q and W_k in the order of the other layout: channel 2j + s of a head goes to s · dims/2 + j.
@@ -61,7 +60,8 @@ TEST(Features, TinyModelsHaveLowEntropy) {
   const std::string path = WriteTiny(folder, "base.gguf", {});
   ASSERT_NE(LoadedModel::Load(path), nullptr);  // libllama runs on the backend that this loads
   double attention = 0;
-  const auto logits = OracleLogits(path, RandomTokens(300), {.flash_attention = false, .attention_entropy = &attention});
+  const auto logits =
+      OracleLogits(path, RandomTokens(300), {.flash_attention = false, .attention_entropy = &attention});
   const double output = RelativeEntropy(logits, 300);
   std::printf("entropy of attention rows %.3f and of outputs %.3f of the uniform one\n", attention, output);
   EXPECT_LT(attention, 0.5);
@@ -87,14 +87,15 @@ TEST_P(FeatureTest, AgreesAndWouldBeMissed) {
   EXPECT_GT(wrong, 100 * kBound);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, FeatureTest,
-    testing::Values(Feature{"linear_scaling", {.scaling = TinyScaling::kLinear}, {}},
-                    Feature{"yarn", {.scaling = TinyScaling::kYarn}, {}},
-                    Feature{"llama3_scaling", {.scaling = TinyScaling::kLlama3}, {}},
-                    Feature{"untied_embeddings", {.tied_embeddings = false}, {}},
-                    Feature{"grouped_queries_9_3", {.num_q_heads = 9, .num_kv_heads = 3}, {.num_q_heads = 9, .num_kv_heads = 3, .seed = 2}}),
-    [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, FeatureTest,
+                         testing::Values(Feature{"linear_scaling", {.scaling = TinyScaling::kLinear}, {}},
+                                         Feature{"yarn", {.scaling = TinyScaling::kYarn}, {}},
+                                         Feature{"llama3_scaling", {.scaling = TinyScaling::kLlama3}, {}},
+                                         Feature{"untied_embeddings", {.tied_embeddings = false}, {}},
+                                         Feature{"grouped_queries_9_3",
+                                                 {.num_q_heads = 9, .num_kv_heads = 3},
+                                                 {.num_q_heads = 9, .num_kv_heads = 3, .seed = 2}}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST(Features, RopeLayoutWouldBeMissed) {
   const TempDir folder;

@@ -1,11 +1,12 @@
 // Generation as users meet it: local and disaggregated, limits, seeds, text.
+#include "kvant/engine/generate.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
 #include <map>
 
-#include "kvant/engine/generate.h"
 #include "support/engine_fixture.h"
 #include "support/gguf_fixture.h"
 #include "support/temp_dir.h"
@@ -76,12 +77,12 @@ TEST_F(GenerateTest, ReportsWhatWasSentAndHeld) {
     EXPECT_GT(share, payload) << word;
     EXPECT_LT(share, payload + 0.13) << word;  // scales of 32 channels are 0.06, then sinks, maps and headers
     EXPECT_EQ(report->prompt_tokens, prompt_.size());
-    const uint32_t exact = codec::ParsePrecision(word)->is_exact() ? report->prompt_tokens
-                                                                   : codec::ParsePrecision(word)->num_sinks;
+    const uint32_t exact =
+        codec::ParsePrecision(word)->is_exact() ? report->prompt_tokens : codec::ParsePrecision(word)->num_sinks;
     EXPECT_EQ(report->wire_tokens_exact, exact) << word;
     EXPECT_EQ(report->wire_tokens_encoded, report->prompt_tokens - exact) << word;
-    EXPECT_NEAR(report->tiers.fp16 + report->tiers.int8 + report->tiers.int4,
-                static_cast<double>(prompt_.size()) + 3, 1e-6);
+    EXPECT_NEAR(report->tiers.fp16 + report->tiers.int8 + report->tiers.int4, static_cast<double>(prompt_.size()) + 3,
+                1e-6);
   }
 }
 
@@ -179,13 +180,12 @@ TEST_F(GenerateTest, GrammarIsObeyed) {
 }
 
 TEST_F(GenerateTest, AGrammarErrorIsReturnedWithTheParsersWordsAndNotPrinted) {
-  const std::map<std::string, std::string> cases = {
-      {"root ::= (", "expecting ')' at"},
-      {"root ::= [a\n\nmore ::= \"b\"", "the grammar does not parse"},
-      {"# a comment\n\nroot ::= other \"x\"", "rule other is used"},
-      {"root ::= root \"x\"", "left recursion"},
-      {"other ::= \"x\"", "'root'"},
-      {"# a comment", "grammar"}};
+  const std::map<std::string, std::string> cases = {{"root ::= (", "expecting ')' at"},
+                                                    {"root ::= [a\n\nmore ::= \"b\"", "the grammar does not parse"},
+                                                    {"# a comment\n\nroot ::= other \"x\"", "rule other is used"},
+                                                    {"root ::= root \"x\"", "left recursion"},
+                                                    {"other ::= \"x\"", "'root'"},
+                                                    {"# a comment", "grammar"}};
   for (const auto& [grammar, words] : cases) {
     engine::GenerateOptions options;
     options.sampling.grammar = grammar;
@@ -217,8 +217,8 @@ TEST_F(GenerateTest, CancelEndsATransferThatWaitsForTheLine) {
   callbacks.cancelled = [&] { return prefilled.load(); };
   const auto begin = std::chrono::steady_clock::now();
   const engine::DisaggregatedOptions link{*codec::ParsePrecision("int8"), /*link_gbps=*/1e-5};  // a minute and more
-  const auto report = engine::GenerateDisaggregated(*prefill_->engine, *decode_->engine, *tokenizer_, prompt_, link, {},
-                                                    callbacks);
+  const auto report =
+      engine::GenerateDisaggregated(*prefill_->engine, *decode_->engine, *tokenizer_, prompt_, link, {}, callbacks);
   EXPECT_EQ(report.status().code(), StatusCode::kCancelled) << report.status().message();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
@@ -236,10 +236,10 @@ TEST(Utf8, OnlyWholeCharactersAreShown) {
 
 TEST(Utf8, InvalidBytesAreFound) {
   EXPECT_EQ(engine::FindInvalidUtf8("plain \xC3\xA9 \xF0\x9F\x98\x80"), std::string_view::npos);
-  EXPECT_EQ(engine::FindInvalidUtf8("ab\xC0\x80"), 2U);          // overlong
-  EXPECT_EQ(engine::FindInvalidUtf8("\xED\xA0\x80"), 0U);        // surrogate
-  EXPECT_EQ(engine::FindInvalidUtf8("a\xF4\x90\x80\x80"), 1U);   // beyond U+10FFFF
-  EXPECT_EQ(engine::FindInvalidUtf8("abc\xE2\x82"), 3U);         // cut
+  EXPECT_EQ(engine::FindInvalidUtf8("ab\xC0\x80"), 2U);         // overlong
+  EXPECT_EQ(engine::FindInvalidUtf8("\xED\xA0\x80"), 0U);       // surrogate
+  EXPECT_EQ(engine::FindInvalidUtf8("a\xF4\x90\x80\x80"), 1U);  // beyond U+10FFFF
+  EXPECT_EQ(engine::FindInvalidUtf8("abc\xE2\x82"), 3U);        // cut
 }
 
 }  // namespace

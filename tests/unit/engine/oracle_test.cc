@@ -1,3 +1,5 @@
+#include "support/oracle.h"
+
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -5,7 +7,6 @@
 
 #include "support/engine_fixture.h"
 #include "support/gguf_fixture.h"
-#include "support/oracle.h"
 #include "support/our_logits.h"
 #include "support/temp_dir.h"
 

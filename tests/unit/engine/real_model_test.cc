@@ -89,8 +89,8 @@ TEST_F(RealModelTest, TheSameTextLocallyAndDisaggregatedAtFp16) {
   const std::vector<int32_t> prompt = Prompt(30, 0);
   const codec::Precision exact = *codec::ParsePrecision("fp16");
   const auto local = engine::GenerateLocal(*loaded_->engine, *tokenizer_, prompt, exact, options, {});
-  const auto remote = engine::GenerateDisaggregated(*prefill->engine, *loaded_->engine, *tokenizer_, prompt, {exact},
-                                                    options, {});
+  const auto remote =
+      engine::GenerateDisaggregated(*prefill->engine, *loaded_->engine, *tokenizer_, prompt, {exact}, options, {});
   ASSERT_TRUE(local.ok()) << local.status().message();
   ASSERT_TRUE(remote.ok()) << remote.status().message();
   EXPECT_EQ(local->text, remote->text);

@@ -17,7 +17,8 @@ struct Fitted {
 
 Fitted Quantize(int bits, const std::vector<float>& x) {
   const GroupParams params = FitMidRise(bits, x);
-  Fitted fitted{ToFloat(params.scale), ToFloat(params.zero), std::vector<uint8_t>(x.size()), std::vector<float>(x.size())};
+  Fitted fitted{ToFloat(params.scale), ToFloat(params.zero), std::vector<uint8_t>(x.size()),
+                std::vector<float>(x.size())};
   EncodeMidRise(bits, params, x, fitted.codes);
   DecodeGroup(Rule::kAffine, bits, params, fitted.codes, fitted.decoded);
   return fitted;
