@@ -14,8 +14,8 @@ namespace {
 
 DecodeCosts Costs() {
   DecodeCosts costs;
-  costs.tile_bytes = {8192, 4160, 2112, 2176, 1152};
-  costs.unit_tiles = {1, 2, 4, 4, 8};
+  costs.tile_bytes = {8192, 4160, 2112, 2176, 1152, 8192};
+  costs.unit_tiles = {1, 2, 4, 4, 8, 1};
   costs.tile_overhead = 256;
   costs.fine_below = 64 * 1024;
   costs.least_bytes = 2048;
@@ -149,6 +149,32 @@ TEST(DecodePlan, SharesAreEven) {
   }
   EXPECT_EQ(all, uint64_t{32} * 8 * 2048);
   EXPECT_LE(most * plan.grid.num_warps(), all + all / 40);
+}
+
+// More than eight query heads a KV head: both groups meet the same tiles in the same order on neighbouring warps.
+TEST(DecodePlan, GroupsOfQueryHeadsGoSideBySide) {
+  Batch batch;
+  batch.Add({{DecodeFormat::kFp16, 77, 0, 0, 0}, {DecodeFormat::kPair, 5120, 0, 10, 0}});
+  batch.Add({{DecodeFormat::kPair, 1280, 0, 50, 0}});
+  const DecodePlan plan = Plan({128, 3, 14}, batch, {5, 12});
+  Replay(plan, batch);
+  for (uint32_t warp = 0; warp < plan.grid.num_warps(); warp += 2) {
+    uint32_t a = warp;
+    uint32_t b = warp + 1;
+    ASSERT_EQ(plan.runs[a].num_tiles, plan.runs[b].num_tiles);
+    for (; a != DecodeRun::kNone && plan.runs[a].num_tiles != 0; a = plan.runs[a].next, b = plan.runs[b].next) {
+      const DecodeRun& first = plan.runs[a];
+      const DecodeRun& second = plan.runs[b];
+      EXPECT_EQ(first.first_tile, second.first_tile);
+      EXPECT_EQ(first.num_tiles, second.num_tiles);
+      EXPECT_EQ(first.page_table, second.page_table);
+      EXPECT_EQ(first.kv_head, second.kv_head);
+      EXPECT_EQ(first.first_q_head + 7, second.first_q_head);
+      EXPECT_EQ(first.num_q_heads, 7);
+      EXPECT_EQ(second.num_q_heads, 7);
+    }
+    EXPECT_EQ(a, b);
+  }
 }
 
 TEST(DecodePlan, RefusesWhatNoKernelHas) {

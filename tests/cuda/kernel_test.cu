@@ -53,8 +53,8 @@ std::string Name(const char* what, uint32_t d, uint32_t gqa, uint32_t tokens) {
 
 constexpr uint32_t kLengths[] = {1, 31, 97, 127, 129, 8191};
 constexpr DecodeFormat kTokenFormats[] = {DecodeFormat::kFp16, DecodeFormat::kInt8, DecodeFormat::kInt4,
-                                          DecodeFormat::kInt4Affine};
-constexpr const char* kFormatNames[] = {"fp16", "int8", "int4", "int4-affine", "pair"};
+                                          DecodeFormat::kInt4Affine, DecodeFormat::kBf16};
+constexpr const char* kFormatNames[] = {"fp16", "int8", "int4", "int4-affine", "pair", "bf16"};
 
 void TokenTiers() {
   for (const uint32_t d : {64U, 128U, 256U}) {
@@ -66,19 +66,23 @@ void TokenTiers() {
         CheckCase(spec);
       }
       CaseSpec equalized{Name(name, d, 4, 300) + " equalized", {d, 2, 4}, {{{format, 300, 0}}, {{format, 41, 0}}}};
-      equalized.equalized = format != DecodeFormat::kFp16;
+      equalized.equalized = format != DecodeFormat::kFp16 && format != DecodeFormat::kBf16;
       CheckCase(equalized);
     }
   }
 }
 
 void QueryGroups() {
-  for (const uint32_t gqa : {1U, 2U, 3U, 5U, 7U, 12U, 16U}) {
-    CheckCase({Name("int8", 128, gqa, 777), {128, 3, gqa}, {{{DecodeFormat::kInt8, 777, 0}}}});
-    CaseSpec pair{Name("pair", 128, gqa, 1024 + 33), {128, 3, gqa},
-                  {{{DecodeFormat::kFp16, 33, 0}, {DecodeFormat::kPair, 1024, 0}}}};
-    pair.maps = {HalfThreeOne(128, 3)};
-    CheckCase(pair);
+  for (const uint32_t gqa : {1U, 2U, 3U, 5U, 7U, 9U, 12U, 16U}) {
+    for (const uint32_t d : {64U, 128U, 256U}) {
+      if (d != 128 && gqa != 3 && gqa != 16) continue;
+      CheckCase({Name("int8", d, gqa, 777), {d, 3, gqa}, {{{DecodeFormat::kInt8, 777, 0}}}});
+      CheckCase({Name("bf16", d, gqa, 130), {d, 3, gqa}, {{{DecodeFormat::kBf16, 130, 0}}}});
+      CaseSpec pair{Name("pair", d, gqa, 1024 + 33), {d, 3, gqa},
+                    {{{DecodeFormat::kFp16, 33, 0}, {DecodeFormat::kPair, 1024, 0}}}};
+      pair.maps = {HalfThreeOne(d, 3)};
+      CheckCase(pair);
+    }
   }
 }
 
@@ -136,9 +140,34 @@ void PairPages() {
     CheckCase(rotated);
   }
   for (const uint32_t n : kLengths) {
-    CaseSpec spec{Name("pnmix 3/1 v2", 128, 8, n), {128, 8, 8}, {PnMix(n)}};
-    spec.maps = {HalfThreeOne(128, 12), HalfThreeOne(128, 13)};
-    CheckCase(spec);
+    for (const uint32_t d : {64U, 128U, 256U}) {
+      for (const uint32_t value_bits : {2U, 3U, 4U}) {
+        const uint32_t heads = d == 128 && value_bits == 2 ? 8 : 2;
+        CaseSpec spec{Name("pnmix 3/1", d, 8, n) + " v" + std::to_string(value_bits), {d, heads, 8}, {PnMix(n)}};
+        spec.maps = {HalfThreeOne(d, 12), HalfThreeOne(d, 13)};
+        spec.value_bits = value_bits;
+        CheckCase(spec);
+      }
+    }
+  }
+}
+
+void ValueGroups() {
+  for (const uint32_t d : {64U, 128U, 256U}) {
+    for (const uint32_t groups : {2U, 4U}) {
+      if (groups == 4 && d != 128) continue;
+      for (const uint32_t value_bits : {2U, 4U}) {
+        for (const uint32_t n : {161U, 1500U}) {
+          CaseSpec spec{Name("pnmix", d, 8, n) + " v" + std::to_string(value_bits) + " groups=" + std::to_string(groups),
+                        {d, 2, 8}, {PnMix(n)}};
+          spec.maps = {HalfThreeOne(d, 50), MixedMap(d, 2.0, 51)};
+          spec.value_bits = value_bits;
+          spec.value_groups = groups;
+          spec.rotated = n == 1500;
+          CheckCase(spec);
+        }
+      }
+    }
   }
 }
 
@@ -166,31 +195,49 @@ void SharpAndWindowed() {
     CheckCase(tokens);
   }
   for (const uint32_t first : {1U, 16U, 100U, 333U, 639U}) {
-    CaseSpec window{"window from " + std::to_string(first), {128, 2, 8},
-                    {{{DecodeFormat::kInt8, 640, first}, {DecodeFormat::kFp16, 5, 0}}}};
-    CheckCase(window);
-    CaseSpec pair{"pair window from " + std::to_string(first), {128, 2, 8},
-                  {{{DecodeFormat::kPair, 640, first}, {DecodeFormat::kFp16, 5, 0}}}};
-    pair.maps = {HalfThreeOne(128, 31)};
-    CheckCase(pair);
+    for (const DecodeFormat format : kTokenFormats) {
+      const bool bf16 = format == DecodeFormat::kBf16;
+      CheckCase({std::string(kFormatNames[static_cast<size_t>(format)]) + " window from " + std::to_string(first), {128, 2, 8},
+                 {{{format, 640, first}, {bf16 ? format : DecodeFormat::kFp16, 5, 0}}}});
+    }
+    for (const uint32_t d : {64U, 128U, 256U}) {
+      for (const uint32_t value_bits : {2U, 3U, 4U}) {
+        if (d != 128 && first != 333) continue;
+        CaseSpec pair{Name("pair window", d, 8, 645) + " v" + std::to_string(value_bits) + " from " + std::to_string(first),
+                      {d, 2, 8}, {{{DecodeFormat::kPair, 640, first}, {DecodeFormat::kFp16, 5, 0}}}};
+        pair.maps = {HalfThreeOne(d, 31)};
+        pair.value_bits = value_bits;
+        CheckCase(pair);
+      }
+    }
   }
 }
 
 void SoftCaps() {
   for (const uint32_t d : {64U, 128U, 256U}) {
     for (const float cap : {5.0F, 50.0F}) {
-      const std::string name = " soft cap " + std::to_string(static_cast<int>(cap)) + " d=" + std::to_string(d);
-      CaseSpec tokens{"fp16 + int8 + int4-affine" + name, {d, 2, 2},
-                      {{{DecodeFormat::kFp16, 37, 0}, {DecodeFormat::kInt8, 500, 100}, {DecodeFormat::kInt4Affine, 333, 0}}}};
-      tokens.soft_cap = cap;
-      tokens.equalized = true;
-      tokens.key_spread = 3.0F;
-      CheckCase(tokens);
-      CaseSpec pair{"pnmix" + name, {d, 2, 8}, {PnMix(700)}};
-      pair.maps = {HalfThreeOne(d, 41)};
-      pair.soft_cap = cap;
-      pair.key_spread = 2.0F;
-      CheckCase(pair);
+      for (const uint32_t first : {0U, 100U}) {  // with a window, too
+        const std::string name = " soft cap " + std::to_string(static_cast<int>(cap)) + " d=" + std::to_string(d) +
+                                 (first != 0 ? " windowed" : "");
+        CaseSpec tokens{"fp16 + int8 + int4-affine" + name, {d, 2, 2},
+                        {{{DecodeFormat::kFp16, 37, 0}, {DecodeFormat::kInt8, 500, first}, {DecodeFormat::kInt4Affine, 333, 0}}}};
+        tokens.soft_cap = cap;
+        tokens.equalized = true;
+        tokens.key_spread = 3.0F;
+        CheckCase(tokens);
+        CaseSpec bf16{"bf16" + name, {d, 2, 2}, {{{DecodeFormat::kBf16, 300, first}}}};
+        bf16.soft_cap = cap;
+        CheckCase(bf16);
+        for (const uint32_t value_bits : {2U, 3U, 4U}) {
+          CaseSpec pair{"pnmix v" + std::to_string(value_bits) + name, {d, 2, 8},
+                        {{{DecodeFormat::kFp16, 60, 0}, {DecodeFormat::kPair, 640, first}}}};
+          pair.maps = {HalfThreeOne(d, 41)};
+          pair.value_bits = value_bits;
+          pair.soft_cap = cap;
+          pair.key_spread = 2.0F;
+          CheckCase(pair);
+        }
+      }
     }
   }
 }
@@ -213,6 +260,25 @@ void Refusals() {
   request.value_bits = 5;
   request.max_key_columns = 2;
   refused("five value bits", request);
+  request.value_bits = 2;
+  request.value_groups = 8;
+  refused("eight value groups", request);
+}
+
+void RunAll() {
+  TokenTiers();
+  QueryGroups();
+  Tiered();
+  PairPages();
+  ValueGroups();
+  RaggedBatches();
+  SharpAndWindowed();
+  SoftCaps();
+  Refusals();
+  for (const CaseCount& more : {RunPackCases(g_filter), RunImportanceCases(g_filter)}) {
+    g_cases += more.cases;
+    g_failures += more.failures;
+  }
 }
 
 }  // namespace
@@ -226,17 +292,12 @@ int main(int argc, char** argv) {
     return 77;
   }
   using namespace kvant::cuda_test;
-  TokenTiers();
-  QueryGroups();
-  Tiered();
-  PairPages();
-  RaggedBatches();
-  SharpAndWindowed();
-  SoftCaps();
-  Refusals();
-  const CaseCount pack = RunPackCases(g_filter);
-  g_cases += pack.cases;
-  g_failures += pack.failures;
+  try {
+    RunAll();
+  } catch (const DeviceError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
   std::printf("%d cases, %d failed, worst error %.2e\n", g_cases, g_failures, g_worst);
   return g_failures == 0 ? 0 : 1;
 }

@@ -1,5 +1,6 @@
 #include "pack_cases.h"
 
+#include <memory>
 #include <random>
 #include <string>
 
@@ -104,6 +105,87 @@ void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value
   Report(name, ok && pool.CanariesIntact());
 }
 
+// Residuals of two sequences in tiles of a shuffled pool, two layers with maps of their own, in one launch.
+void FlushOf(uint32_t d, uint32_t value_bits) {
+  const std::string name = "flush residual d=" + std::to_string(d) + " v=" + std::to_string(value_bits);
+  if (!Wanted(name)) return;
+  constexpr uint32_t kHeads = 2;
+  constexpr uint32_t kLayers = 2;
+  constexpr uint32_t kSinks = 32;
+  constexpr uint32_t kTokens = kSinks + 128;  // three pages of 64 tokens a sequence
+  constexpr uint32_t kTilesAPage = 4;
+  const codec::PairFormat format{d, 128, value_bits, d, codec::PairRule::kMidRise, codec::PairRule::kMinMax};
+  const std::vector<uint32_t> page_table = {4, 0, 5, 2, 1, 3};
+  const std::vector<kernels::cuda::ResidualFlushJob> jobs = {{0, kSinks / 16, 1, 0}, {3, kSinks / 16, 0, 0}};
+  const size_t row = size_t{kHeads} * d;
+  const size_t tile = kernels::cuda::TokenTileBytes(TokenCodec::kFp16, d);
+  struct Layer {
+    codec::WidthMap map;
+    PairDeviceLayout layout;
+    std::vector<std::vector<Half>> keys, values;  // [sequence][token][head][channel]
+    std::unique_ptr<DeviceBuffer> tiles, pages, maps;
+  };
+  std::vector<Layer> layers(kLayers);
+  std::vector<kernels::cuda::ResidualFlushLayer> device_layers;
+  for (uint32_t l = 0; l < kLayers; ++l) {
+    Layer& layer = layers[l];
+    layer.map = l == 0 ? HalfThreeOne(d, 60) : MixedMap(d, 2.0, 61);
+    layer.layout = PairDeviceLayout::Make(format, layer.map).value();
+    std::vector<std::byte> pool(page_table.size() * kHeads * kTilesAPage * tile);
+    for (uint32_t s = 0; s < 2; ++s) {
+      layer.keys.push_back(RandomHalves(kTokens * row, d + 10 * l + s));
+      layer.values.push_back(RandomHalves(kTokens * row, d + 10 * l + s + 5));
+      for (uint32_t t = 0; t < kTokens; ++t) {
+        for (uint32_t head = 0; head < kHeads; ++head) {
+          const size_t record = (page_table[s * 3 + t / 64] * kHeads + head) * kTilesAPage * tile;
+          const size_t at = t * row + head * d;
+          const auto bytes = [&](const std::vector<Half>& x) {
+            return std::span(reinterpret_cast<const uint8_t*>(x.data() + at), size_t{2} * d);
+          };
+          kernels::cuda::StoreTokenTilesRef(TokenCodec::kFp16, d, std::span(pool).subspan(record, kTilesAPage * tile), t % 64,
+                                            1, {bytes(layer.keys[s]), {}, {}}, {bytes(layer.values[s]), {}, {}});
+        }
+      }
+    }
+    layer.tiles = std::make_unique<DeviceBuffer>(pool);
+    layer.pages = std::make_unique<DeviceBuffer>(2 * kHeads * layer.layout.record_bytes());
+    layer.maps = std::make_unique<DeviceBuffer>(std::vector<kernels::cuda::PairDeviceMap>(kHeads, layer.layout.DeviceMap()));
+    device_layers.push_back({layer.tiles->data(), layer.pages->data(), layer.maps->data<kernels::cuda::PairDeviceMap>(),
+                             kHeads * layer.layout.record_bytes(), layer.layout.record_bytes()});
+  }
+  const DeviceBuffer device_jobs(jobs);
+  const DeviceBuffer device_table(page_table);
+  const DeviceBuffer all_layers(device_layers);
+  const kernels::cuda::ResidualFlush flush{format,
+                                           kHeads,
+                                           2,
+                                           kLayers,
+                                           device_jobs.data<kernels::cuda::ResidualFlushJob>(),
+                                           all_layers.data<kernels::cuda::ResidualFlushLayer>(),
+                                           device_table.data<uint32_t>(),
+                                           64,
+                                           kHeads * kTilesAPage * tile,
+                                           kTilesAPage * tile};
+  bool ok = kernels::cuda::FlushResidual(flush, {}).ok();
+  Check(cudaDeviceSynchronize(), name.c_str());
+  for (const Layer& layer : layers) {
+    const std::vector<std::byte> got = layer.pages->Download<std::byte>();
+    for (uint32_t s = 0; s < 2; ++s) {
+      for (uint32_t head = 0; head < kHeads; ++head) {
+        std::vector<std::byte> expected(layer.layout.record_bytes());
+        const size_t first = kSinks * row + size_t{head} * d;
+        StorePairRecordRef(
+            layer.layout,
+            codec::EncodePairPageRef(format, layer.map, layer.keys[s].data() + first, layer.values[s].data() + first, row),
+            expected);
+        ok = ok && std::memcmp(expected.data(), got.data() + (jobs[s].page * kHeads + head) * expected.size(), expected.size()) == 0;
+      }
+    }
+    ok = ok && layer.pages->CanariesIntact() && layer.tiles->CanariesIntact();
+  }
+  Report(name, ok);
+}
+
 // A tile filled in two steps: the second one may not touch the first one's tokens.
 void TilesOf(TokenCodec codec, uint32_t d, bool equalized) {
   const std::string name = std::string(codec::TokenCodecName(codec)) + " tiles d=" + std::to_string(d) +
@@ -174,6 +256,9 @@ CaseCount RunPackCases(const char* filter) {
       TilesOf(codec, d, false);
       if (codec != TokenCodec::kFp16) TilesOf(codec, d, true);
     }
+  }
+  for (const uint32_t d : {64U, 128U, 256U}) {
+    for (const uint32_t value_bits : {2U, 3U, 4U}) FlushOf(d, value_bits);
   }
   for (const codec::PairRule rule : {codec::PairRule::kMinMax, codec::PairRule::kMidRise}) {
     for (const uint32_t d : {64U, 128U, 256U}) {

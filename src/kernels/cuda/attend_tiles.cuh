@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/pair_tile.cuh"
+#include "kernels/cuda/soft_cap.cuh"
 #include "kernels/cuda/token_tile.cuh"
 
 namespace kvant::kernels::cuda {
@@ -15,12 +16,6 @@ struct VisibleTokens {
 /// relative to a reference that lags behind the largest logit; up to this sum none of them, nor its product with a
 /// value scale below 255, leaves fp16.
 inline constexpr float kMostBeforeRaise = 256.0F;
-
-/// Soft cap in log2 units: cap · tanh(x / cap), to fp32 accuracy (tanh.approx has 11 bits, too few for a logit).
-KVANT_DEVICE float CapLogit(float x, float cap) {
-  const float e = Exp2(x / cap * 2.8853900817779268F);
-  return cap - 2.0F * cap / (e + 1.0F);
-}
 
 /// Attend to kTiles tiles: scores, softmax against the running reference, values.
 ///
@@ -63,7 +58,7 @@ KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
       state.Raise(ReduceMaxOverRows(most[0]), ReduceMaxOverRows(most[1]));
     }
     float sums[2][4] = {};
-    uint32_t p[kTiles][2];
+    uint32_t p[kTiles][Tiles::kValueGroups][2];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       float e[4];
@@ -73,18 +68,25 @@ KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
       }
       const uint32_t p0 = Transpose8x8(PackHalf2(e[0], e[1]));
       const uint32_t p1 = Transpose8x8(PackHalf2(e[2], e[3]));
-      // Row 0 is what is added to every channel, all other rows are ones; rows 8…15 are not looked at.
-      const uint32_t extra = lane.row == 0 && Tiles::kScalesValues ? tiles.ValueZeros(t) : ones;
+      // Row 1 is ones; the rows of SumRow are what is added to every channel of a group; rows 8…15 are not looked at.
+      uint32_t extra = ones;
+#pragma unroll
+      for (int group = 0; Tiles::kScalesValues && group < Tiles::kValueGroups; ++group) {
+        if (lane.row == SumRow(group)) extra = tiles.ValueZeros(t, group);
+      }
       const uint32_t z0 = Load4(extra + 4 * lane.quad);
       const uint32_t z1 = Load4(extra + 4 * lane.quad + 16);
       Mma(sums[t % 2], z0, z0, z1, z1, p0, p1);
       if constexpr (Tiles::kScalesValues) {
-        const uint32_t scales = tiles.ValueScales(t) + 4 * lane.quad;
-        p[t][0] = Bits(__hmul2(AsHalf2(p0), AsHalf2(Load4(scales))));
-        p[t][1] = Bits(__hmul2(AsHalf2(p1), AsHalf2(Load4(scales + 16))));
+#pragma unroll
+        for (int group = 0; group < Tiles::kValueGroups; ++group) {
+          const uint32_t scales = tiles.ValueScales(t, group) + 4 * lane.quad;
+          p[t][group][0] = Bits(__hmul2(AsHalf2(p0), AsHalf2(Load4(scales))));
+          p[t][group][1] = Bits(__hmul2(AsHalf2(p1), AsHalf2(Load4(scales + 16))));
+        }
       } else {
-        p[t][0] = p0;
-        p[t][1] = p1;
+        p[t][0][0] = p0;
+        p[t][0][1] = p1;
       }
     }
     const float sum0 = sums[0][0] + sums[1][0];

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/decode_variants.h"
+#include "kernels/cuda/decode_variant_list.h"
 #include "kernels/cuda/status.h"
 
 namespace kvant::kernels::cuda {
@@ -16,15 +16,7 @@ constexpr uint32_t kStages = 2;
 constexpr float kLog2E = 1.4426950408889634F;
 
 const std::vector<DecodeVariant>& Variants() {
-  static const std::vector<DecodeVariant> variants = {
-      TokenVariant64(),      TokenVariant128(),           TokenVariant256(),
-      PairVariant64Value2(), PairVariant64Value4(),       PairVariant128HalfThreeOneValue2(),
-      PairVariant128Value2(), PairVariant128Value2Short(), PairVariant128Value4(),
-      PairVariant256Value2(), PairVariant256Value4(),
-      PairVariant64Value3(), PairVariant128Value3(), PairVariant256Value3(),
-      TokenVariant64Cap(), TokenVariant128Cap(), TokenVariant256Cap(),
-      PairVariant64Value2Cap(), PairVariant128Value2Cap(), PairVariant128Value4Cap(),
-      PairVariant256Value2Cap(), PairVariant256Value4Cap()};
+  static const std::vector<DecodeVariant> variants = AllDecodeVariants();
   return variants;
 }
 
@@ -38,13 +30,18 @@ uint32_t PairTileBytes(const DecodeRequest& request) {
   return 256 * request.max_key_columns + 256 * groups;
 }
 
+// Scales and zeros of a pair record.
+uint32_t PairTailBytes(const DecodeRequest& request) {
+  return 4 * request.shape.head_dim + 4 * kPairPageTokens * request.value_groups;
+}
+
 // A stage holds the largest load of any format the kernel reads.
 uint32_t StageBytes(const DecodeVariant& variant, const DecodeRequest& request) {
   const uint32_t d = request.shape.head_dim;
   auto bytes = static_cast<uint32_t>(TokenTileBytes(codec::TokenCodec::kFp16, d));
   if (variant.pair_pages) {
-    bytes = std::max(bytes, variant.pair_unit_tiles * PairTileBytes(request) + 4 * d + 4 * kPairPageTokens);
-  } else {
+    bytes = std::max(bytes, variant.pair_unit_tiles * PairTileBytes(request) + PairTailBytes(request));
+  } else if (!variant.bf16_pages) {
     bytes = std::max(bytes, static_cast<uint32_t>(2 * TokenTileBytes(codec::TokenCodec::kInt8, d)));
     bytes = std::max(bytes, static_cast<uint32_t>(4 * TokenTileBytes(codec::TokenCodec::kInt4Affine, d)));
   }
@@ -57,8 +54,9 @@ DecodeCosts CostsOf(const DecodeVariant& variant, const DecodeRequest& request) 
   for (uint32_t f = 0; f < codec::kNumTokenCodecs; ++f) {
     costs.tile_bytes[f] = static_cast<uint32_t>(TokenTileBytes(static_cast<codec::TokenCodec>(f), d));
   }
-  costs.tile_bytes[static_cast<size_t>(DecodeFormat::kPair)] = PairTileBytes(request) + (4 * d + 4 * kPairPageTokens) / 8;
-  costs.unit_tiles = {1, 2, 4, 4, std::max(variant.pair_unit_tiles, 1U)};
+  costs.tile_bytes[static_cast<size_t>(DecodeFormat::kPair)] = PairTileBytes(request) + PairTailBytes(request) / 8;
+  costs.tile_bytes[static_cast<size_t>(DecodeFormat::kBf16)] = costs.tile_bytes[0];
+  costs.unit_tiles = {1, 2, 4, 4, std::max(variant.pair_unit_tiles, 1U), 1};
   costs.tile_overhead = 256;
   costs.fine_below = 64 * 1024;
   costs.least_bytes = 2048;
@@ -84,15 +82,30 @@ Result<DeviceFacts> FactsOfDevice() {
 
 bool Serves(const DecodeVariant& variant, const DecodeRequest& request) {
   return variant.head_dim == request.shape.head_dim && variant.pair_pages == request.pair_pages &&
-         variant.soft_cap == request.soft_cap && (!variant.half_three_one || request.half_three_one) &&
-         (!request.pair_pages || variant.value_bits == request.value_bits);
+         variant.bf16_pages == request.bf16_pages && variant.soft_cap == request.soft_cap && (!variant.half_three_one || request.half_three_one) &&
+         (!request.pair_pages ||
+          (variant.value_bits == request.value_bits && variant.value_groups == request.value_groups));
+}
+
+bool Reads(const DecodeVariant& variant, DecodeFormat format) {
+  if (variant.bf16_pages) {
+    return format == DecodeFormat::kBf16;
+  }
+  if (variant.pair_pages) {
+    return format == DecodeFormat::kFp16 || format == DecodeFormat::kPair;
+  }
+  return format != DecodeFormat::kPair && format != DecodeFormat::kBf16;
 }
 
 Status Unsupported(const DecodeRequest& request) {
   std::string what = "head dimension " + std::to_string(request.shape.head_dim);
   if (request.pair_pages) {
-    what += ", pair pages with " + std::to_string(request.value_bits) + "-bit values and " +
-            std::to_string(request.max_key_columns) + " key columns";
+    what += ", pair pages with " + std::to_string(request.value_bits) + "-bit values in " + std::to_string(request.value_groups) +
+            (request.value_groups == 1 ? " group and " : " groups and ") + std::to_string(request.max_key_columns) +
+            " key columns";
+  }
+  if (request.bf16_pages) {
+    what += ", bf16 pages";
   }
   return {StatusCode::kModelUnsupported, "no CUDA decode kernel for " + what + (request.soft_cap ? ", soft cap" : "")};
 }
@@ -189,6 +202,12 @@ Status DecodeAttention(const DecodeKernel& kernel, const DecodePlan& plan, const
     return {StatusCode::kInvalidArgument, "the plan was made for another kernel"};
   }
   const DecodeVariant& variant = Variants()[static_cast<size_t>(kernel.id)];
+  for (const DecodeRun& run : plan.runs) {
+    if (run.num_tiles != 0 && !Reads(variant, run.format)) {
+      return {StatusCode::kInvalidArgument, "the plan has a segment of format " +
+                                                std::to_string(static_cast<int>(run.format)) + ", which the kernel does not read"};
+    }
+  }
   if ((launch.soft_cap != 0.0F) != variant.soft_cap) {
     return {StatusCode::kInvalidArgument, "the kernel was selected for another soft cap"};
   }

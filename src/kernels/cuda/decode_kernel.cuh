@@ -26,13 +26,21 @@ struct DecodeConfig {
 
 template <class Tiles>
 struct IsPair : std::false_type {};
-template <int kHeadDim, int kValueBits, int kUnit, PairSteps kKind>
-struct IsPair<PairTiles<kHeadDim, kValueBits, kUnit, kKind>> : std::true_type {};
+template <int kHeadDim, int kValueBits, int kUnit, PairSteps kKind, int kGroups>
+struct IsPair<PairTiles<kHeadDim, kValueBits, kUnit, kKind, kGroups>> : std::true_type {};
+
+/// Bytes behind the blocks of a pair record: scales and zeros of keys and values.
+template <class... Tiles>
+constexpr uint32_t PairTailBytes(uint32_t head_dim) {
+  return 4 * head_dim + 4 * kPairPageTokens * (Tiles::kValueGroups * ...);
+}
 
 template <class Tiles>
 constexpr DecodeFormat FormatOf() {
   if constexpr (IsPair<Tiles>::value) {
     return DecodeFormat::kPair;
+  } else if constexpr (Tiles::kIsBf16) {
+    return DecodeFormat::kBf16;
   } else {
     return static_cast<DecodeFormat>(Tiles::kCodec);
   }
@@ -211,7 +219,7 @@ class Loader {
   // The tail of a pair record stands behind a whole unit's place in the stage.
   KVANT_DEVICE uint32_t TailPlace() const { return Load().unit_tiles * Load().tile_bytes; }
   KVANT_DEVICE uint32_t TailBytes() const {
-    return Load().tail != 0 ? 4 * Config::kHeadDim + 4 * kPairPageTokens : 0U;
+    return Load().tail != 0 ? PairTailBytes<Tiles...>(Config::kHeadDim) : 0U;
   }
 
   const DecodeParams& params_;
@@ -232,16 +240,21 @@ KVANT_DEVICE void EnterUnits(SoftmaxState<kHeadDim>& state) {
 }
 template <class Tiles, int kHeadDim>
 KVANT_DEVICE void LeaveUnits(SoftmaxState<kHeadDim>& state, Lane lane) {
-  const float zero0 = Tiles::kZeroUnit * __shfl_sync(~0U, state.sums[0], lane.quad);
-  const float zero1 = Tiles::kZeroUnit * __shfl_sync(~0U, state.sums[1], lane.quad);
+  constexpr int kStepsAGroup = kHeadDim / 16 / Tiles::kValueGroups;
 #pragma unroll
-  for (int i = 0; i < kHeadDim / 16; ++i) {
-    for (int j = 0; j < 4; ++j) {
-      const float zero = Tiles::kScalesValues ? (j % 2 == 0 ? zero0 : zero1) : 0.0F;
-      state.acc[i][j] = fmaf(state.acc[i][j], Tiles::AccUnit(i), zero);
+  for (int group = 0; group < Tiles::kValueGroups; ++group) {
+    const uint32_t source = SumRow(group) * 4 + lane.quad;
+    const float zero0 = Tiles::kZeroUnit * __shfl_sync(~0U, state.sums[0], source);
+    const float zero1 = Tiles::kZeroUnit * __shfl_sync(~0U, state.sums[1], source);
+#pragma unroll
+    for (int i = group * kStepsAGroup; i < (group + 1) * kStepsAGroup; ++i) {
+      for (int j = 0; j < 4; ++j) {
+        const float zero = Tiles::kScalesValues ? (j % 2 == 0 ? zero0 : zero1) : 0.0F;
+        state.acc[i][j] = fmaf(state.acc[i][j], Tiles::AccUnit(i), zero);
+      }
     }
   }
-  if (lane.row == 0) state.sums[0] = state.sums[1] = 0.0F;
+  if (lane.row != 1) state.sums[0] = state.sums[1] = 0.0F;
 }
 
 /// The computing side of one run.

@@ -1,6 +1,7 @@
 #include "kvant/kernels/cuda/decode_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -56,11 +57,10 @@ class Planner {
     Measure();
     plan_.runs.resize(plan_.grid.num_warps());
     warp_last_.assign(plan_.grid.num_warps(), DecodeRun::kNone);
-    const uint32_t groups = static_cast<uint32_t>(CeilDiv(plan_.shape.q_heads_per_kv_head, 8U));
     for (uint32_t sequence = 0; sequence + 1 < sequence_segments_.size(); ++sequence) {
       for (uint32_t head = 0; head < plan_.shape.num_kv_heads; ++head) {
-        for (uint32_t group = 0; group < groups; ++group) {
-          PlaceItem(sequence, head, group, groups);
+        for (uint32_t group = 0; group < groups_; group += twins_) {
+          PlaceItems(sequence, head, group);
         }
       }
     }
@@ -72,23 +72,26 @@ class Planner {
     return costs_.tile_bytes[static_cast<size_t>(segment.format)] + costs_.tile_overhead;
   }
 
-  // How much there is, and how it is shared: a few warps of every block rather than all warps of a few blocks.
+  // How much there is, and how it is shared: a few warps of every block rather than all warps of a few blocks. Two
+  // groups of query heads go through the same tiles at the same time on neighbouring warps, so that the second one
+  // finds them in the L2: a worker is then two warps.
   void Measure() {
     uint64_t sequences = 0;
     for (const DecodeSegment& segment : segments_) {
       sequences += TileCost(segment) * (EndTile(segment) - std::min(EndTile(segment), BeginTile(segment)));
     }
-    const uint64_t groups = CeilDiv(plan_.shape.q_heads_per_kv_head, 8U);
-    total_ = sequences * plan_.shape.num_kv_heads * groups;
+    groups_ = static_cast<uint32_t>(CeilDiv(plan_.shape.q_heads_per_kv_head, 8U));
+    twins_ = plan_.grid.warps_per_block % groups_ == 0 ? groups_ : 1;
+    total_ = sequences * plan_.shape.num_kv_heads * (groups_ / twins_);
     const uint64_t least = std::max<uint64_t>(costs_.least_bytes, 1);
-    const uint64_t wanted = std::clamp<uint64_t>(total_ / least, 1, plan_.grid.num_warps());
+    const uint64_t wanted = std::clamp<uint64_t>(total_ / least, 1, plan_.grid.num_warps() / twins_);
     warps_used_per_block_ = static_cast<uint32_t>(CeilDiv(wanted, uint64_t{plan_.grid.num_blocks}));
     workers_ = warps_used_per_block_ * plan_.grid.num_blocks;
     share_ = total_ / workers_;
   }
 
-  uint32_t WarpOf(uint32_t worker) const {
-    return worker / warps_used_per_block_ * plan_.grid.warps_per_block + worker % warps_used_per_block_;
+  uint32_t WarpOf(uint32_t worker, uint32_t twin) const {
+    return worker / warps_used_per_block_ * plan_.grid.warps_per_block + worker % warps_used_per_block_ * twins_ + twin;
   }
   // Cost at which worker w begins.
   uint64_t Border(uint32_t worker) const { return total_ / workers_ * worker + total_ % workers_ * worker / workers_; }
@@ -101,20 +104,25 @@ class Planner {
     return fine ? std::min(unit, smallest) : unit;
   }
 
-  void PlaceItem(uint32_t sequence, uint32_t head, uint32_t group, uint32_t groups) {
-    const uint32_t per_group = static_cast<uint32_t>(CeilDiv(plan_.shape.q_heads_per_kv_head, groups));
-    const uint32_t first = group * per_group;
-    DecodeItem item;
-    item.sequence = sequence;
-    item.first_q_head = static_cast<uint16_t>(head * plan_.shape.q_heads_per_kv_head + first);
-    item.num_q_heads = static_cast<uint16_t>(std::min(per_group, plan_.shape.q_heads_per_kv_head - first));
+  // The item of `first_group` and its twins.
+  void PlaceItems(uint32_t sequence, uint32_t head, uint32_t first_group) {
+    const uint32_t per_group = static_cast<uint32_t>(CeilDiv(plan_.shape.q_heads_per_kv_head, groups_));
     const auto index = static_cast<uint32_t>(plan_.items.size());
-    plan_.items.push_back(item);
-    item_last_run_.clear();
+    for (uint32_t twin = 0; twin < twins_; ++twin) {
+      const uint32_t first = (first_group + twin) * per_group;
+      DecodeItem item;
+      item.sequence = sequence;
+      item.first_q_head = static_cast<uint16_t>(head * plan_.shape.q_heads_per_kv_head + first);
+      item.num_q_heads = static_cast<uint16_t>(std::min(per_group, plan_.shape.q_heads_per_kv_head - first));
+      plan_.items.push_back(item);
+      item_last_run_[twin].clear();
+    }
     for (uint32_t s = sequence_segments_[sequence]; s < sequence_segments_[sequence + 1]; ++s) {
       PlaceSegment(s, index, head);
     }
-    EndItem(index);
+    for (uint32_t twin = 0; twin < twins_; ++twin) {
+      EndItem(index + twin, item_last_run_[twin]);
+    }
   }
 
   void PlaceSegment(uint32_t s, uint32_t item, uint32_t head) {
@@ -134,15 +142,21 @@ class Planner {
         const uint32_t border = static_cast<uint32_t>((tile / unit + units) * unit);
         take = std::min(take, border - tile);
       }
-      AddRun({s, tile, take}, item, head);
+      for (uint32_t twin = 0; twin < twins_; ++twin) {
+        AddRun({s, tile, take}, item + twin, head, WarpOf(worker_, twin), item_last_run_[twin]);
+      }
       tile += take;
       cost_ += TileCost(segment) * take;
     }
   }
 
-  void AddRun(const Piece& piece, uint32_t item, uint32_t head) {
+  struct Part {
+    uint32_t warp;
+    uint32_t run;
+  };
+
+  void AddRun(const Piece& piece, uint32_t item, uint32_t head, uint32_t warp, std::vector<Part>& parts) {
     const DecodeSegment& segment = segments_[piece.segment];
-    const uint32_t warp = WarpOf(worker_);
     DecodeRun run;
     run.sequence = plan_.items[item].sequence;
     run.kv_head = static_cast<uint16_t>(head);
@@ -156,7 +170,7 @@ class Planner {
     run.page_table = segment.page_table;
     run.map = segment.map;
     run.item = item;
-    run.begins_item = item_last_run_.empty() || item_last_run_.back().warp != warp ? 1 : 0;
+    run.begins_item = parts.empty() || parts.back().warp != warp ? 1 : 0;
     uint32_t index = warp;
     if (warp_last_[warp] != DecodeRun::kNone) {
       index = static_cast<uint32_t>(plan_.runs.size());
@@ -167,19 +181,19 @@ class Planner {
     }
     warp_last_[warp] = index;
     if (run.begins_item != 0) {
-      item_last_run_.push_back({warp, index});
+      parts.push_back({warp, index});
     } else {
-      item_last_run_.back().run = index;
+      parts.back().run = index;
     }
   }
 
   // Who finishes the item: the only warp, or the warps that end on it through their block, or all through slots.
-  void EndItem(uint32_t item) {
-    if (item_last_run_.size() == 1) {
-      plan_.runs[item_last_run_[0].run].end = RunEnd::kFinal;
+  void EndItem(uint32_t item, const std::vector<Part>& parts) {
+    if (parts.size() == 1) {
+      plan_.runs[parts[0].run].end = RunEnd::kFinal;
       return;
     }
-    for (const Part& part : item_last_run_) {
+    for (const Part& part : parts) {
       parts_.push_back({part.warp, part.run, item});
     }
   }
@@ -199,6 +213,9 @@ class Planner {
       ClosePart(i, j, block);
       i = j;
     }
+    // An item's twin begins again at its first block.
+    std::stable_sort(plan_.groups.begin(), plan_.groups.end(),
+                     [](const DecodeGroup& a, const DecodeGroup& b) { return a.block < b.block; });
     uint32_t first_group = 0;
     for (DecodeBlock& block : plan_.blocks) {
       block.groups = first_group;
@@ -254,14 +271,10 @@ class Planner {
       plan_.runs[parts_[i].run].end = RunEnd::kShared;
       warps |= 1U << parts_[i].warp % plan_.grid.warps_per_block;
     }
-    plan_.groups.push_back({item, slot, warps, 0});
+    plan_.groups.push_back({item, slot, warps, block});
     ++plan_.blocks[block].num_groups;
   }
 
-  struct Part {
-    uint32_t warp;
-    uint32_t run;
-  };
   struct ItemPart {
     uint32_t warp;
     uint32_t run;
@@ -280,7 +293,9 @@ class Planner {
   uint32_t worker_ = 0;
   uint64_t share_ = 0;  // of a warp
   std::vector<uint32_t> warp_last_;
-  std::vector<Part> item_last_run_;  // the parts of the item being placed
+  uint32_t groups_ = 1;  // of query heads, 8 at most each
+  uint32_t twins_ = 1;   // groups that go side by side
+  std::array<std::vector<Part>, 2> item_last_run_;  // the parts of the item being placed, and of its twin
   std::vector<ItemPart> parts_;      // of all items with several parts, in order of warps
 };
 

@@ -31,11 +31,22 @@ DecodeVariant MakeTokenVariant() {
                      TokenTiles<TokenCodec::kInt4Affine, kHeadDim>>(0, 0);
 }
 
-template <int kHeadDim, int kWarps, bool kSoftCap, int kValueBits, int kUnitTiles, PairSteps kKind = PairSteps::kAny>
+template <int kHeadDim, int kWarps, bool kSoftCap>
+DecodeVariant MakeBf16Variant() {
+  DecodeVariant variant = MakeVariant<DecodeConfig<kHeadDim, kWarps, kSoftCap, float>,
+                                      TokenTiles<codec::TokenCodec::kFp16, kHeadDim, true>>(0, 0);
+  variant.bf16_pages = true;
+  return variant;
+}
+
+template <int kHeadDim, int kWarps, bool kSoftCap, int kValueBits, int kUnitTiles, PairSteps kKind = PairSteps::kAny,
+          int kGroups = 1>
 DecodeVariant MakePairVariant() {
-  DecodeVariant variant = MakeVariant<DecodeConfig<kHeadDim, kWarps, kSoftCap, __half>, TokenTiles<codec::TokenCodec::kFp16, kHeadDim>,
-                     PairTiles<kHeadDim, kValueBits, kUnitTiles, kKind>>(kValueBits, kUnitTiles);
+  DecodeVariant variant =
+      MakeVariant<DecodeConfig<kHeadDim, kWarps, kSoftCap, __half>, TokenTiles<codec::TokenCodec::kFp16, kHeadDim>,
+                  PairTiles<kHeadDim, kValueBits, kUnitTiles, kKind, kGroups>>(kValueBits, kUnitTiles);
   variant.half_three_one = kKind == PairSteps::kHalfThreeOne;
+  variant.value_groups = kGroups;
   return variant;
 }
 

@@ -108,16 +108,17 @@ KVANT_DEVICE void WriteKeys(const PackKeyMemory<kHeadDim>& memory, std::byte* re
   }
 }
 
-template <int kHeadDim, bool kAllCells>
-KVANT_DEVICE void PackKeys(PackKeyMemory<kHeadDim>& memory, const PairPack& pack, const PairDeviceMap* map,
-                           const __half* src, size_t row_stride, std::byte* record) {
-  LoadOwnRows(memory.rows, src, row_stride);
+/// load(rows): every warp brings its own 32 rows.
+template <int kHeadDim, bool kAllCells, class Load>
+KVANT_DEVICE void PackKeys(const codec::PairFormat& format, const PairDeviceMap* map, std::byte* record, Load load) {
+  auto& memory = Shared<PackKeyMemory<kHeadDim>>(0);
+  load(memory.rows);
   LoadMap(memory.map, map);
   WaitForCopies<0>();
   __syncthreads();
   MeasureKeys(memory);
   __syncthreads();
-  FitKeys(memory, pack.format.key_rule, record);
+  FitKeys(memory, format.key_rule, record);
   __syncthreads();
   WriteKeys<kAllCells>(memory, record);
 }

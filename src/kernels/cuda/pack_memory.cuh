@@ -31,6 +31,33 @@ KVANT_DEVICE void LoadOwnRows(PackRows<kHeadDim>& rows, const __half* src, size_
   CommitCopies();
 }
 
+/// The same out of two fp16 tiles of the token tiers: `tile(i)` is where the keys or values of tile i (0, 1) lie.
+template <bool kIsKey, int kHeadDim, class TileOf>
+KVANT_DEVICE void LoadOwnTiles(PackRows<kHeadDim>& rows, TileOf tile) {
+  const uint32_t lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (uint32_t i = 0; i < 2; ++i) {
+    const uint32_t first = threadIdx.x / 32 * 32 + 16 * i;
+    const auto* src = reinterpret_cast<const uint4*>(tile(i)) + lane;
+#pragma unroll 4
+    for (uint32_t step = 0; step < kHeadDim / 16; ++step) {
+      const uint4 w = __ldg(src + step * 32);
+      const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+      for (uint32_t k = 0; k < 4; ++k) {  // [upper + 2 · block]
+        const uint32_t row = lane / 4 + 8 * (k % 2);
+        const uint32_t column = lane % 4 * 2 + 8 * (k / 2);
+        if constexpr (kIsKey) {
+          *reinterpret_cast<uint32_t*>(&rows.x[first + row][16 * step + column]) = words[k];
+        } else {
+          rows.x[first + column][16 * step + row] = __ushort_as_half(static_cast<uint16_t>(words[k] & 0xFFFFU));
+          rows.x[first + column + 1][16 * step + row] = __ushort_as_half(static_cast<uint16_t>(words[k] >> 16));
+        }
+      }
+    }
+  }
+}
+
 /// Least and most of the two halves of some words.
 struct Range2 {
   __half2 low;

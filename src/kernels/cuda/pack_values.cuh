@@ -134,17 +134,18 @@ KVANT_DEVICE void WriteValues(const PackValueMemory<kHeadDim>& memory, const cod
   }
 }
 
-template <int kHeadDim, int kValueBits, bool kAllCells>
-KVANT_DEVICE void PackValues(PackValueMemory<kHeadDim>& memory, const PairPack& pack, const PairDeviceMap* map,
-                             const __half* src, size_t row_stride, std::byte* record) {
-  LoadOwnRows(memory.rows, src, row_stride);
+/// load(rows): every warp brings its own 32 rows.
+template <int kHeadDim, int kValueBits, bool kAllCells, class Load>
+KVANT_DEVICE void PackValues(const codec::PairFormat& format, const PairDeviceMap* map, std::byte* record, Load load) {
+  auto& memory = Shared<PackValueMemory<kHeadDim>>(0);
+  load(memory.rows);
   const uint32_t key_bytes = __ldg(&map->key_columns) * 2 * 256;
   const uint32_t block_bytes = __ldg(&map->block_bytes);
   const uint32_t tail = __ldg(&map->tail);
   WaitForCopies<0>();
   __syncwarp();
-  FitValues(memory, pack.format, kValueBits, reinterpret_cast<__half*>(record + tail + 4 * kHeadDim));
-  WriteValues<kHeadDim, kValueBits, kAllCells>(memory, pack.format, record + threadIdx.x / 32 * block_bytes + key_bytes);
+  FitValues(memory, format, kValueBits, reinterpret_cast<__half*>(record + tail + 4 * kHeadDim));
+  WriteValues<kHeadDim, kValueBits, kAllCells>(memory, format, record + threadIdx.x / 32 * block_bytes + key_bytes);
 }
 
 }  // namespace kvant::kernels::cuda

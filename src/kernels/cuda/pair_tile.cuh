@@ -10,11 +10,13 @@ enum class PairSteps {
   kHalfThreeOne,  ///< PN-Mix 3/1 at 50 %: in every column two steps of three bits, then two of one
 };
 
-/// Tokens in a pair page. `tiles` is the first loaded block, `tail` the scales, `steps` the map's table.
-template <int kHeadDim, int kValueBits, int kUnitTiles_, PairSteps kKind>
+/// Tokens in a pair page whose values have kGroups groups of channels. `tiles` is the first loaded block, `tail` the scales, `steps` the map's table.
+template <int kHeadDim, int kValueBits, int kUnitTiles_, PairSteps kKind, int kGroups>
 struct PairTiles {
   static_assert(kValueBits >= 2 && kValueBits <= 4);
   static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kValueGroups = kGroups;
+  static_assert(kSteps % kGroups == 0);
   static constexpr int kUnitTiles = kUnitTiles_;
   static constexpr int kMaskedTiles = 2;
   static constexpr bool kScalesValues = true;
@@ -129,11 +131,14 @@ struct PairTiles {
 
   KVANT_DEVICE float Factor(int, uint32_t) const { return kKeyUnit; }
 
-  KVANT_DEVICE uint32_t ValueScales(int t) const { return tail + 4 * kHeadDim + (first_token + 16 * t) * 2; }
-  KVANT_DEVICE uint32_t ValueZeros(int t) const { return ValueScales(t) + 2 * kPairPageTokens; }
+  KVANT_DEVICE uint32_t ValueScales(int t, int group) const {
+    return tail + 4 * kHeadDim + (group * kPairPageTokens + first_token + 16 * t) * 2;
+  }
+  KVANT_DEVICE uint32_t ValueZeros(int t, int group) const { return ValueScales(t, group) + kGroups * 2 * kPairPageTokens; }
+  static KVANT_DEVICE constexpr int GroupOf(int step) { return step * kGroups / kSteps; }
 
   template <int kTiles>
-  KVANT_DEVICE void Values(float (&acc)[kSteps][4], const uint32_t (&p)[kTiles][2], Lane lane) const {
+  KVANT_DEVICE void Values(float (&acc)[kSteps][4], const uint32_t (&p)[kTiles][kGroups][2], Lane lane) const {
     constexpr int kFields = 16 / kFieldBits;
     constexpr uint32_t kMask = ((1U << kFieldBits) - 1U) * 0x10001U;
 #pragma unroll
@@ -147,7 +152,7 @@ struct PairTiles {
         const uint32_t shift = t % 2 == 0 ? 0 : kSteps * kFieldBits;
         const uint4 from = make_uint4(w.x >> shift, w.y >> shift, w.z >> shift, w.w >> shift);
 #pragma unroll
-        for (int j = 0; j < kSteps; ++j) Field(acc[j], from, kMask << (j * kFieldBits), p[t]);
+        for (int j = 0; j < kSteps; ++j) Field(acc[j], from, kMask << (j * kFieldBits), p[t][GroupOf(j)]);
       } else {
 #pragma unroll
         for (int first = 0; first < kSteps; first += kFields) {
@@ -156,7 +161,7 @@ struct PairTiles {
 #pragma unroll
           for (int j = 0; j < kFields && first + j < kSteps; ++j) {
             const int bit = j * kFieldBits;
-            Field(acc[first + j], bit + kFieldBits <= 10 ? w : x, kMask << FieldBit(bit), p[t]);
+            Field(acc[first + j], bit + kFieldBits <= 10 ? w : x, kMask << FieldBit(bit), p[t][GroupOf(first + j)]);
           }
         }
       }
@@ -165,7 +170,7 @@ struct PairTiles {
 
   /// The lowest bits of three: their places differ from those of the upper fields, so the probabilities are brought to
   /// half of the upper field's weight first.
-  KVANT_DEVICE void LowPlane(float (&acc)[kSteps][4], uint32_t block, int t, const uint32_t (&p)[2]) const {
+  KVANT_DEVICE void LowPlane(float (&acc)[kSteps][4], uint32_t block, int t, const uint32_t (&groups)[kGroups][2]) const {
     const int first = t % 2 * kSteps;  // field of step 0
     const uint4 w = Load16(block + first / 16 * 512);
     const uint4 x = make_uint4(w.x >> 6, w.y >> 6, w.z >> 6, w.w >> 6);
@@ -175,6 +180,7 @@ struct PairTiles {
       const bool shifted = field > 7;
       const int bit = shifted ? field - 6 : field;
       const uint32_t weight = PowerOfTwo(FieldBit(i % (16 / kFieldBits) * kFieldBits) - 1 - bit);
+      const uint32_t(&p)[2] = groups[GroupOf(i)];
       const uint32_t scaled[2] = {Bits(__hmul2(AsHalf2(p[0]), AsHalf2(weight))),
                                   Bits(__hmul2(AsHalf2(p[1]), AsHalf2(weight)))};
       Field(acc[i], shifted ? x : w, 0x10001U << bit, scaled);

@@ -17,12 +17,15 @@ KVANT_DEVICE Lane ThisLane() {
   return {id, id / 4, id % 4};
 }
 
+/// The row whose lanes sum up what value group g adds: row 1 is taken.
+KVANT_DEVICE constexpr uint32_t SumRow(int group) { return group == 0 ? 0 : static_cast<uint32_t>(group) + 1; }
+
 /// Running softmax of 8 query heads over the tokens a warp has seen.
 template <int kHeadDim>
 struct SoftmaxState {
   static constexpr int kSteps = kHeadDim / 16;
   float acc[kSteps][4];  ///< Σ p·v: channels (16·i + row, + 8) × heads, in the units of the run's format
-  float sums[2];         ///< lanes of row 0: Σ p·(what is added to every channel); row 1: Σ p
+  float sums[2];         ///< lanes of row 1: Σ p; of SumRow(g): Σ p·(what is added to every channel of value group g)
   float reference[2];    ///< p = 2^(logit - reference); the largest logit when it was last looked for
 
   KVANT_DEVICE void Reset() {

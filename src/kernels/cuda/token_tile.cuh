@@ -6,9 +6,11 @@ namespace kvant::kernels::cuda {
 
 /// Tokens in a code of the token tiers. Codes enter the tensor cores as subnormal fp16 numbers: bits masked in place,
 /// so a code c at bit b is c · 2^(b - 24). What the position multiplies by is undone once a run (values) or in q (keys).
-template <codec::TokenCodec kCodec_, int kHeadDim>
+template <codec::TokenCodec kCodec_, int kHeadDim, bool kIsBf16_ = false>
 struct TokenTiles {
   static constexpr codec::TokenCodec kCodec = kCodec_;
+  static constexpr bool kIsBf16 = kIsBf16_;  ///< 16 bits that are bf16, not fp16
+  static constexpr int kValueGroups = 1;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr bool kIsHalf = kCodec == codec::TokenCodec::kFp16;
   static constexpr bool kHasZero = codec::HasZero(kCodec);
@@ -24,6 +26,15 @@ struct TokenTiles {
   static constexpr float kZeroUnit = kHasZero ? 1.0F : -kBias;
 
   uint32_t tiles;  ///< offset in shared memory
+
+  /// Numbers of 16 bits as fp16.
+  static KVANT_DEVICE uint4 Operand(uint4 w) {
+    if constexpr (!kIsBf16) return w;
+    return make_uint4(HalvesOfBf16(w.x), HalvesOfBf16(w.y), HalvesOfBf16(w.z), HalvesOfBf16(w.w));
+  }
+  static KVANT_DEVICE uint32_t HalvesOfBf16(uint32_t w) {
+    return PackHalf2(__uint_as_float(w << 16), __uint_as_float(w & 0xFFFF0000U));
+  }
 
   KVANT_DEVICE uint32_t Scales(int t, int row_of_scales) const {
     return tiles + t * kTileBytes + 2 * kCodeBytes + row_of_scales * 32;
@@ -46,7 +57,8 @@ struct TokenTiles {
       for (int t = 0; t < kTiles; ++t) {
         const uint4 w = Load16(tiles + t * kTileBytes + lane.id * 16 + i / kStepsALoad * 512);
         if constexpr (kIsHalf) {
-          Mma(sum[t][i % kSums], w.x, w.y, w.z, w.w, query.q[i][0], query.q[i][1]);
+          const uint4 a = Operand(w);
+          Mma(sum[t][i % kSums], a.x, a.y, a.z, a.w, query.q[i][0], query.q[i][1]);
         } else if constexpr (kCodec == codec::TokenCodec::kInt8) {
           Mma(sum[t][0], EvenBytes(w.x), EvenBytes(w.y), OddBytes(w.x), OddBytes(w.y), query.q[i][0], query.q[i][1]);
           Mma(sum[t][kSums - 1], EvenBytes(w.z), EvenBytes(w.w), OddBytes(w.z), OddBytes(w.w), query.q[i + 1][0],
@@ -80,33 +92,33 @@ struct TokenTiles {
   }
   KVANT_DEVICE float KeyZero(int t, uint32_t token) const { return kHasZero ? LoadHalf(Scales(t, 2) + 2 * token) : 0.0F; }
 
-  KVANT_DEVICE uint32_t ValueScales(int t) const { return Scales(t, 1); }
-  KVANT_DEVICE uint32_t ValueZeros(int t) const { return kHasZero ? Scales(t, 3) : Scales(t, 1); }
+  KVANT_DEVICE uint32_t ValueScales(int t, int) const { return Scales(t, 1); }
+  KVANT_DEVICE uint32_t ValueZeros(int t, int) const { return kHasZero ? Scales(t, 3) : Scales(t, 1); }
 
   template <int kTiles>
-  KVANT_DEVICE void Values(float (&acc)[kSteps][4], const uint32_t (&p)[kTiles][2], Lane lane) const {
+  KVANT_DEVICE void Values(float (&acc)[kSteps][4], const uint32_t (&p)[kTiles][1][2], Lane lane) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const uint32_t values = tiles + t * kTileBytes + kCodeBytes + lane.id * 16;
       if constexpr (kIsHalf) {
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
-          const uint4 a = Load16(values + i * 512);
-          Mma(acc[i], a.x, a.y, a.z, a.w, p[t][0], p[t][1]);
+          const uint4 a = Operand(Load16(values + i * 512));
+          Mma(acc[i], a.x, a.y, a.z, a.w, p[t][0][0], p[t][0][1]);
         }
       } else if constexpr (kCodec == codec::TokenCodec::kInt8) {
 #pragma unroll
         for (int i = 0; i < kSteps; i += 2) {
           const uint4 w = Load16(values + i / 2 * 512);
-          Mma(acc[i], EvenBytes(w.x), EvenBytes(w.y), OddBytes(w.x), OddBytes(w.y), p[t][0], p[t][1]);
-          Mma(acc[i + 1], EvenBytes(w.z), EvenBytes(w.w), OddBytes(w.z), OddBytes(w.w), p[t][0], p[t][1]);
+          Mma(acc[i], EvenBytes(w.x), EvenBytes(w.y), OddBytes(w.x), OddBytes(w.y), p[t][0][0], p[t][0][1]);
+          Mma(acc[i + 1], EvenBytes(w.z), EvenBytes(w.w), OddBytes(w.z), OddBytes(w.w), p[t][0][0], p[t][0][1]);
         }
       } else {
 #pragma unroll
         for (int i = 0; i < kSteps; i += 4) {
           const uint4 w = Load16(values + i / 4 * 512);
-          ValueNibbles(acc[i], acc[i + 1], w.x, w.y, p[t]);
-          ValueNibbles(acc[i + 2], acc[i + 3], w.z, w.w, p[t]);
+          ValueNibbles(acc[i], acc[i + 1], w.x, w.y, p[t][0]);
+          ValueNibbles(acc[i + 2], acc[i + 3], w.z, w.w, p[t][0]);
         }
       }
     }

@@ -17,7 +17,9 @@ namespace kvant::kernels::cuda {
 struct DecodeRequest {
   DecodeShape shape;
   bool pair_pages = false;       ///< fp16 and pair segments; otherwise the token tiers
+  bool bf16_pages = false;       ///< bf16 segments and no others
   uint32_t value_bits = 2;       ///< of the pair pages: 2, 3 or 4
+  uint32_t value_groups = 1;     ///< of the pair pages: PairFormat::ValueGroups
   uint32_t max_key_columns = 0;  ///< largest PairDeviceLayout::key_columns of all layers and heads
   bool half_three_one = false;   ///< every map is PairDeviceLayout::IsHalfThreeOne: there is a faster kernel
   bool soft_cap = false;
@@ -71,6 +73,7 @@ struct DecodeLaunch {
 /// Enqueue decode attention.
 ///
 /// Numerics fp16 operands, fp32 sums; against the dequantized reference: max error <= 3e-3 of the largest output
+///          bf16 pages are turned into fp16 on the way: exact between 2^-17 and 65504, beyond which nothing may lie
 /// Requires |q·scale| of a pair page below 2000 after the softmax scale, value scales below 255 (32 at three bits)
 /// Errors   kInvalidArgument: a plan or pool that does not fit the kernel; kInternal: the driver's message
 Status DecodeAttention(const DecodeKernel& kernel, const DecodePlan& plan, const DecodeLaunch& launch, Stream stream);

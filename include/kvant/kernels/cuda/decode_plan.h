@@ -7,14 +7,21 @@
 #include <vector>
 
 #include "kvant/base/status.h"
+#include "kvant/codec/token_codec.h"
 
 /// Who does what in one launch of decode attention. The plan is a pure function of lengths and formats: it is made once
 /// a step on the host, copied to the GPU, and serves every layer.
 namespace kvant::kernels::cuda {
 
-/// How the tokens of a segment are stored (device_layout.h). The first four are the token codecs' numbers.
-enum class DecodeFormat : uint8_t { kFp16 = 0, kInt8 = 1, kInt4 = 2, kInt4Affine = 3, kPair = 4 };
-inline constexpr uint32_t kNumDecodeFormats = 5;
+/// How the tokens of a segment are stored (device_layout.h). The first four are the token codecs' numbers; bf16 lies as
+/// fp16 does.
+enum class DecodeFormat : uint8_t { kFp16 = 0, kInt8 = 1, kInt4 = 2, kInt4Affine = 3, kPair = 4, kBf16 = 5 };
+inline constexpr uint32_t kNumDecodeFormats = 6;
+
+/// What `format` looks like in memory, for all but pair pages.
+constexpr codec::TokenCodec TokenCodecOf(DecodeFormat format) {
+  return format == DecodeFormat::kBf16 ? codec::TokenCodec::kFp16 : static_cast<codec::TokenCodec>(format);
+}
 
 /// Consecutive tokens of one sequence in one format: sinks, pages, residual. Softmax does not care for the order.
 struct DecodeSegment {
@@ -28,7 +35,7 @@ struct DecodeSegment {
 struct DecodeShape {
   uint32_t head_dim = 128;            ///< 64, 128 or 256
   uint32_t num_kv_heads = 8;
-  uint32_t q_heads_per_kv_head = 8;   ///< 1…16; more than 8 are two groups that read the KV cache once each
+  uint32_t q_heads_per_kv_head = 8;   ///< 1…16; more than 8 are two groups, side by side on the same tiles
   uint32_t num_q_heads() const { return num_kv_heads * q_heads_per_kv_head; }
 };
 
@@ -89,7 +96,7 @@ struct DecodeGroup {
   uint32_t item = 0;
   uint32_t slot = 0;  ///< partial slot; kNone: the item is complete, the output is written
   uint32_t warps = 0;  ///< bit w: warp w of the block
-  uint32_t unused = 0;
+  uint32_t block = 0;
 };
 static_assert(sizeof(DecodeGroup) == 16);
 

@@ -79,11 +79,44 @@ struct PairPack {
   size_t record_bytes = 0;
 };
 
-/// codec::EncodePairPageRef into records of the device layout, code for code; many pages a launch, so that a residual
-/// is flushed for all sequences (and, with one pool base and maps for all layers, all layers) at once.
+/// codec::EncodePairPageRef into records of the device layout, code for code; many pages a launch.
 ///
-/// Requires finite input; one value group (format.value_group == head_dim)
+/// Requires finite input
 /// Errors   kModelUnsupported, kInvalidArgument name what is not supported
 Status PackPairPages(const PairPack& pack, Stream stream);
+
+/// 128 tokens of a sequence that leave the fp16 residual: eight tiles of an fp16 segment become one page.
+struct ResidualFlushJob {
+  uint32_t page_table = 0;  ///< index of the fp16 segment's first page, as in DecodeSegment
+  uint32_t first_tile = 0;  ///< of the segment
+  uint32_t page = 0;        ///< where in the pair pool
+  uint32_t map = 0;
+};
+
+/// One layer's memory. Which tokens lie where is a function of position alone, so jobs and page table serve all layers.
+struct ResidualFlushLayer {
+  const void* tiles = nullptr;  ///< base of the fp16 pool
+  void* pages = nullptr;        ///< base of the pair pool
+  const PairDeviceMap* maps = nullptr;  ///< [map][kv_head]
+  size_t page_bytes = 0;                ///< of the pair pool
+  size_t record_bytes = 0;
+};
+
+struct ResidualFlush {
+  codec::PairFormat format;
+  uint32_t num_kv_heads = 0;
+  uint32_t num_jobs = 0;
+  uint32_t num_layers = 0;
+  const ResidualFlushJob* jobs = nullptr;      ///< [num_jobs]
+  const ResidualFlushLayer* layers = nullptr;  ///< [num_layers], in GPU memory
+  const uint32_t* page_table = nullptr;
+  uint32_t tile_page_tokens = 0;  ///< of the fp16 pools: 16 times a power of two
+  size_t tile_page_bytes = 0;
+  size_t tile_record_bytes = 0;
+};
+
+/// PackPairPages of what StoreTiles put into fp16 tiles, for all sequences and layers in one launch. The tiles stay as
+/// they are. Numerics and errors as PackPairPages
+Status FlushResidual(const ResidualFlush& flush, Stream stream);
 
 }  // namespace kvant::kernels::cuda
