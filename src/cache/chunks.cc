@@ -17,36 +17,55 @@ kernels::AttendSegment LayerCache::SegmentOf(const PageRun& run, uint32_t kv_hea
   segment.record_offset = run.record_offset(kv_head);
   segment.num_tokens = run.num_tokens();
   segment.first_position = static_cast<int32_t>(first_position);
-  if (&run == &encoded_ && equalization_) {
+  return segment;
+}
+
+kernels::AttendSegment LayerCache::TierSegment(codec::Tier tier, uint32_t kv_head) const {
+  kernels::AttendSegment segment = SegmentOf(run(tier), kv_head, sinks_.num_tokens());
+  if (equalization_ && codec::HasScale(segment.layout->codec)) {
     segment.key_mean = equalization_->MeanOf(kv_head).data();
     segment.key_scale = equalization_->ScaleOf(kv_head).data();
+  }
+  if (precision_.spectrum) {
+    segment.positions = positions_[static_cast<size_t>(tier)][kv_head].data();
   }
   return segment;
 }
 
 uint32_t LayerCache::num_chunks_before(uint32_t tokens) const {
   const uint32_t after_sinks = tokens - std::min(tokens, sinks_.num_tokens());
-  const uint32_t in_encoded = std::min(after_sinks, encoded_.num_tokens());
-  return std::max(ChunksOf(in_encoded) + ChunksOf(after_sinks - in_encoded), 1U);
+  const uint32_t in_encoded = std::min(after_sinks, num_encoded());
+  uint32_t chunks = 0;
+  for (const PageRun& run : tiers_) {
+    // The first tokens of a spectrum may lie in any tier.
+    chunks += ChunksOf(precision_.spectrum ? run.num_tokens() : std::min(run.num_tokens(), in_encoded));
+  }
+  return std::max(chunks + ChunksOf(after_sinks - in_encoded), 1U);
 }
 
-// The sinks go with the first chunk; encoded and residual tokens are cut every kChunkTokens from their own beginning.
+// The sinks go with the first chunk; each tier and the residual are cut every kChunkTokens from their own beginning.
 ChunkSlices LayerCache::Chunk(uint32_t kv_head, uint32_t chunk) const {
   KVANT_CHECK(chunk < num_chunks(), "a chunk of this layer");
   ChunkSlices result;
-  const auto add = [&](const PageRun& run, uint32_t first_position, uint32_t first, uint32_t tokens) {
+  const auto add = [&](const kernels::AttendSegment& segment, uint32_t first) {
+    const uint32_t tokens = std::min(kChunkTokens, segment.num_tokens - std::min(first, segment.num_tokens));
     if (tokens > 0) {
-      result.slices[result.count++] = {SegmentOf(run, kv_head, first_position), first, tokens};
+      result.slices[result.count++] = {segment, first, tokens};
     }
   };
   if (chunk == 0) {
-    add(sinks_, 0, 0, sinks_.num_tokens());
+    add(SegmentOf(sinks_, kv_head, 0), 0);
   }
-  const bool in_encoded = chunk < ChunksOf(encoded_.num_tokens());
-  const PageRun& run = in_encoded ? encoded_ : residual_;
-  const uint32_t first = (in_encoded ? chunk : chunk - ChunksOf(encoded_.num_tokens())) * kChunkTokens;
-  const uint32_t position = sinks_.num_tokens() + (in_encoded ? 0 : encoded_.num_tokens());
-  add(run, position, first, std::min(kChunkTokens, run.num_tokens() - std::min(first, run.num_tokens())));
+  uint32_t index = chunk;
+  for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4}) {
+    const uint32_t chunks = ChunksOf(run(tier).num_tokens());
+    if (index < chunks) {
+      add(TierSegment(tier, kv_head), index * kChunkTokens);
+      return result;
+    }
+    index -= chunks;
+  }
+  add(SegmentOf(residual_, kv_head, sinks_.num_tokens() + num_encoded()), index * kChunkTokens);
   return result;
 }
 

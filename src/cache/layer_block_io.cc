@@ -13,41 +13,59 @@ std::span<To> As(std::span<From> section) {
   return {reinterpret_cast<To*>(section.data()), section.size() / sizeof(To)};
 }
 
-// Rows [first, first + count) of whole sections.
-template <typename Rows, typename Codes, typename Params>
-Rows RowsOf(size_t row_bytes, std::span<Codes> codes, std::span<Params> scales, std::span<Params> zeros, size_t first,
-            size_t count) {
-  const auto part = [&](std::span<Params> section) { return section.empty() ? section : section.subspan(first, count); };
-  return {codes.subspan(first * row_bytes, count * row_bytes), part(scales), part(zeros)};
+codec::ConstTokenRows KeysOf(const codec::LayerBlockTier<const std::byte>& tier) {
+  return {As<const uint8_t>(tier.key_codes), As<const Half>(tier.key_scales), As<const Half>(tier.key_zeros)};
+}
+
+codec::ConstTokenRows ValuesOf(const codec::LayerBlockTier<const std::byte>& tier) {
+  return {As<const uint8_t>(tier.value_codes), As<const Half>(tier.value_scales), As<const Half>(tier.value_zeros)};
+}
+
+// Rows into the sections of their tier, the first of them at row `first`.
+void CopyRows(const codec::ConstTokenRows& rows, uint32_t first, size_t row_bytes, std::span<std::byte> codes,
+              std::span<std::byte> scales, std::span<std::byte> zeros) {
+  const auto copy = [](std::span<const std::byte> from, std::span<std::byte> to, size_t offset) {
+    if (!from.empty()) {
+      std::memcpy(to.subspan(offset, from.size()).data(), from.data(), from.size());
+    }
+  };
+  copy(std::as_bytes(rows.codes), codes, first * row_bytes);
+  copy(std::as_bytes(rows.scales), scales, first * sizeof(Half));
+  copy(std::as_bytes(rows.zeros), zeros, first * sizeof(Half));
 }
 
 Status CheckFinite(std::span<const std::byte> section, const char* what, uint32_t kv_head) {
   if (AllFinite(As<const Half>(section))) {
     return OkStatus();
   }
-  return {StatusCode::kNumeric,
-          std::string("NaN or infinity in ") + what + " of KV head " + std::to_string(kv_head)};
+  return {StatusCode::kNumeric, std::string("NaN or infinity in ") + what + " of KV head " + std::to_string(kv_head)};
 }
 
 Status CheckHead(const codec::LayerBlockHead<const std::byte>& head, uint32_t kv_head) {
   KVANT_RETURN_IF_ERROR(CheckFinite(head.sink_keys, "the sink keys", kv_head));
   KVANT_RETURN_IF_ERROR(CheckFinite(head.sink_values, "the sink values", kv_head));
-  KVANT_RETURN_IF_ERROR(CheckFinite(head.key_scales, "the key scales", kv_head));
-  KVANT_RETURN_IF_ERROR(CheckFinite(head.key_zeros, "the key zeros", kv_head));
-  KVANT_RETURN_IF_ERROR(CheckFinite(head.value_scales, "the value scales", kv_head));
-  KVANT_RETURN_IF_ERROR(CheckFinite(head.value_zeros, "the value zeros", kv_head));
+  const auto& exact = head.tiers[static_cast<size_t>(codec::Tier::kFp16)];
+  KVANT_RETURN_IF_ERROR(CheckFinite(exact.key_codes, "the fp16 keys", kv_head));
+  KVANT_RETURN_IF_ERROR(CheckFinite(exact.value_codes, "the fp16 values", kv_head));
+  for (const codec::LayerBlockTier<const std::byte>& tier : head.tiers) {
+    KVANT_RETURN_IF_ERROR(CheckFinite(tier.key_scales, "the key scales", kv_head));
+    KVANT_RETURN_IF_ERROR(CheckFinite(tier.key_zeros, "the key zeros", kv_head));
+    KVANT_RETURN_IF_ERROR(CheckFinite(tier.value_scales, "the value scales", kv_head));
+    KVANT_RETURN_IF_ERROR(CheckFinite(tier.value_zeros, "the value zeros", kv_head));
+  }
   KVANT_RETURN_IF_ERROR(CheckFinite(head.tail_keys, "the last keys", kv_head));
   return CheckFinite(head.tail_values, "the last values", kv_head);
 }
 
 Result<codec::Equalization> ReadMap(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
-  const std::span<const Half> halves = As<const Half>(block.first(layout.map_bytes()));
+  const std::span<const Half> halves = As<const Half>(block.subspan(layout.counts_bytes(), layout.map_bytes()));
   const size_t half_count = halves.size() / 2;
-  codec::Equalization map{layout.shape.num_kv_heads, layout.shape.head_dim,
+  codec::Equalization map{layout.shape.num_kv_heads,
+                          layout.shape.head_dim,
                           {halves.begin(), halves.begin() + static_cast<ptrdiff_t>(half_count)},
                           {halves.begin() + static_cast<ptrdiff_t>(half_count), halves.end()}};
-  const bool positive = std::all_of(map.scale.begin(), map.scale.end(),
-                                    [](Half scale) { return scale.bits > 0 && scale.bits < 0x7C00; });
+  const bool positive =
+      std::all_of(map.scale.begin(), map.scale.end(), [](Half scale) { return scale.bits > 0 && scale.bits < 0x7C00; });
   if (!AllFinite(map.mean) || !positive) {
     return Status(StatusCode::kNumeric, "an equalization mean is not finite or a scale is not positive");
   }
@@ -56,40 +74,52 @@ Result<codec::Equalization> ReadMap(const codec::LayerBlockLayout& layout, std::
 
 }  // namespace
 
-codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail) const {
+codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail, const codec::TierMap* tiers) const {
   const codec::TokenSplit split = codec::SplitPrompt(precision_, num_tokens(), tail);
-  return {shape_, precision_.codec, precision_.equalize && split.num_encoded > 0, split};
+  codec::LayerBlockLayout layout{shape_, precision_.codec, precision_.equalize && split.num_encoded > 0, split};
+  if (precision_.spectrum) {
+    layout.tiers = tiers == nullptr ? codec::TierCounts{} : tiers->counts;
+  }
+  return layout;
 }
 
-void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block,
-                            ThreadPool* pool) const {
-  KVANT_CHECK(encoded_.num_tokens() == 0, "only a layer that is still exact is written as a block");
+void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block, ThreadPool* pool,
+                            const codec::TierMap* tiers) const {
+  KVANT_CHECK(num_encoded() == 0, "only a layer that is still exact is written as a block");
   KVANT_CHECK(layout.split.num_sinks == sinks_.num_tokens() && layout.split.total() == num_tokens(),
               "the layout was planned for this layer");
+  KVANT_CHECK(layout.counts().total() == layout.split.num_encoded, "the layout was planned with these tiers");
+  if (layout.tiers) {
+    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped};
+    std::memcpy(block.data(), counts, layout.counts_bytes());
+  }
   std::optional<codec::Equalization> map;
   if (layout.equalized) {
     map = MeasureEqualization(pool);
-    std::memcpy(block.data(), map->mean.data(), layout.map_bytes() / 2);
-    std::memcpy(block.data() + layout.map_bytes() / 2, map->scale.data(), layout.map_bytes() / 2);
+    const std::span<std::byte> section = block.subspan(layout.counts_bytes(), layout.map_bytes());
+    std::memcpy(section.data(), map->mean.data(), section.size() / 2);
+    std::memcpy(section.data() + section.size() / 2, map->scale.data(), section.size() / 2);
   }
-  ForEachHead(pool, [&](uint32_t kv_head) { WriteHead(layout, map ? &*map : nullptr, kv_head, block); });
+  ForEachHead(pool, [&](uint32_t kv_head) { WriteHead(layout, map ? &*map : nullptr, tiers, kv_head, block); });
 }
 
-void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map, uint32_t kv_head,
-                           std::span<std::byte> block) const {
-  constexpr uint32_t kBatch = 128;
+void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map,
+                           const codec::TierMap* tiers, uint32_t kv_head, std::span<std::byte> block) const {
   const codec::LayerBlockHead<std::byte> head = codec::HeadOf(layout, block, kv_head);
   LoadRun(sinks_, kv_head, 0, layout.split.num_sinks, As<Half>(head.sink_keys).data(),
           As<Half>(head.sink_values).data());
-  const size_t row_bytes = codec::RowCodeBytes(layout.codec, shape_.head_dim);
-  for (uint32_t done = 0; done < layout.split.num_encoded; done += kBatch) {
-    const uint32_t count = std::min(kBatch, layout.split.num_encoded - done);
-    const auto rows = [&](std::span<std::byte> codes, std::span<std::byte> scales, std::span<std::byte> zeros) {
-      return RowsOf<codec::TokenRows>(row_bytes, As<uint8_t>(codes), As<Half>(scales), As<Half>(zeros), done, count);
-    };
-    EncodeRows(map, layout.codec, kv_head, done, count, rows(head.key_codes, head.key_scales, head.key_zeros),
-               rows(head.value_codes, head.value_scales, head.value_zeros));
+  const std::span<const codec::Tier> ids = tiers == nullptr ? std::span<const codec::Tier>() : tiers->OfHead(kv_head);
+  if (!head.tier_ids.empty()) {
+    codec::PackTierIds(ids, head.tier_ids);
   }
+  EncodeHead(map, ids, kv_head, layout.split.num_encoded,
+             [&](codec::Tier tier, uint32_t first, uint32_t, const codec::ConstTokenRows& keys,
+                 const codec::ConstTokenRows& values) {
+               const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
+               const size_t row_bytes = codec::RowCodeBytes(layout.codec_of(tier), shape_.head_dim);
+               CopyRows(keys, first, row_bytes, to.key_codes, to.key_scales, to.key_zeros);
+               CopyRows(values, first, row_bytes, to.value_codes, to.value_scales, to.value_zeros);
+             });
   LoadRun(residual_, kv_head, layout.split.num_encoded, layout.split.num_tail, As<Half>(head.tail_keys).data(),
           As<Half>(head.tail_values).data());
 }
@@ -99,7 +129,8 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
     return {StatusCode::kInvalidArgument, "the layer already holds " + std::to_string(num_tokens()) + " tokens"};
   }
   const bool same_shape = layout.shape == shape_ && layout.codec == precision_.codec;
-  if (!same_shape || layout.split.num_sinks > precision_.num_sinks) {
+  if (!same_shape || layout.tiers.has_value() != precision_.spectrum.has_value() ||
+      layout.split.num_sinks > precision_.num_sinks) {
     return {StatusCode::kMismatch, "a layer block of another shape, codec or number of sinks"};
   }
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
@@ -108,11 +139,32 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
   if (layout.equalized) {
     KVANT_ASSIGN_OR_RETURN(equalization_, ReadMap(layout, block));
   }
+  if (layout.tiers) {
+    KVANT_RETURN_IF_ERROR(AdoptTierIds(layout, block));
+  }
   KVANT_RETURN_IF_ERROR(sinks_.Extend(layout.split.num_sinks));
-  KVANT_RETURN_IF_ERROR(encoded_.Extend(layout.split.num_encoded));
+  KVANT_RETURN_IF_ERROR(ExtendTiers(layout.counts()));
   KVANT_RETURN_IF_ERROR(residual_.Extend(layout.split.num_tail));
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
     AdoptHead(layout, kv_head, block);
+  }
+  return OkStatus();
+}
+
+Status LayerCache::AdoptTierIds(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
+  std::vector<codec::Tier> ids(layout.split.num_encoded);
+  for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4, codec::Tier::kDropped}) {
+    if (layout.tiers->of(tier) > 0) {
+      std::fill(ids.begin(), ids.end(), tier);  // of all, where no ids are sent
+    }
+  }
+  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+    const std::span<const std::byte> packed = codec::HeadOf(layout, block, kv_head).tier_ids;
+    if (!packed.empty() && (!codec::UnpackTierIds(packed, ids) || codec::CountTiers(ids) != *layout.tiers)) {
+      return {StatusCode::kCorruption,
+              "the tier ids of KV head " + std::to_string(kv_head) + " are not as many of each as announced"};
+    }
+    AddPositions(ids, kv_head, layout.split.num_sinks, layout.split.num_encoded);
   }
   return OkStatus();
 }
@@ -121,18 +173,10 @@ void LayerCache::AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_he
   const codec::LayerBlockHead<const std::byte> head = codec::HeadOf(layout, block, kv_head);
   StoreRun(sinks_, kv_head, 0, layout.split.num_sinks, As<const Half>(head.sink_keys).data(),
            As<const Half>(head.sink_values).data(), shape_.head_dim);
-  const size_t row_bytes = codec::RowCodeBytes(layout.codec, shape_.head_dim);
-  ForEachPiece(encoded_.layout().capacity, 0, layout.split.num_encoded,
-               [&](uint32_t page, uint32_t slot, uint32_t count, uint32_t done) {
-                 const auto rows = [&](std::span<const std::byte> codes, std::span<const std::byte> scales,
-                                       std::span<const std::byte> zeros) {
-                   return RowsOf<codec::ConstTokenRows>(row_bytes, As<const uint8_t>(codes), As<const Half>(scales),
-                                                        As<const Half>(zeros), done, count);
-                 };
-                 rows_->store(encoded_.layout(), encoded_.record(page, kv_head), slot, count,
-                              rows(head.key_codes, head.key_scales, head.key_zeros),
-                              rows(head.value_codes, head.value_scales, head.value_zeros));
-               });
+  for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4}) {
+    const codec::LayerBlockTier<const std::byte>& rows = head.tiers[static_cast<size_t>(tier)];
+    StoreRows(run(tier), kv_head, 0, layout.counts().of(tier), KeysOf(rows), ValuesOf(rows));
+  }
   StoreRun(residual_, kv_head, 0, layout.split.num_tail, As<const Half>(head.tail_keys).data(),
            As<const Half>(head.tail_values).data(), shape_.head_dim);
 }

@@ -2,36 +2,33 @@
 
 #include "kvant/base/check.h"
 #include "kvant/cache/sequence.h"
-#include "kvant/kernels/equalize.h"
 
 namespace kvant::cache {
 namespace {
 
-constexpr uint32_t kPageTokens = 128;  // of encoded and residual pages
-constexpr uint32_t kBatchTokens = 128;  // rows handled at once: they stay in L1 and L2
-
 codec::TokenPageLayout ExactLayout(uint32_t head_dim, uint32_t capacity) {
   return codec::TokenPageLayout::Make(codec::TokenCodec::kFp16, head_dim, capacity);
+}
+
+PageRun TierRun(codec::Tier tier, uint32_t capacity, const codec::CacheShape& shape, const codec::Precision& precision,
+                MemoryAccount* account) {
+  const codec::TokenCodec codec = codec::CodecOf(tier, precision.equalize);
+  return {codec::TokenPageLayout::Make(codec, shape.head_dim, capacity), shape.num_kv_heads, account};
 }
 
 uint32_t SinkCapacity(const codec::Precision& precision) {
   return static_cast<uint32_t>(RoundUp(std::max(precision.num_sinks, 1U), codec::kTileTokens));
 }
 
-// Encoded rows of one batch in memory of their own.
-struct RowBuffer {
-  RowBuffer(codec::TokenCodec codec, uint32_t head_dim, uint32_t count)
-      : codes(codec::RowCodeBytes(codec, head_dim) * count),
-        scales(codec::HasScale(codec) ? count : 0),
-        zeros(codec::HasZero(codec) ? count : 0) {}
-
-  codec::TokenRows rows() { return {codes, scales, zeros}; }
-  codec::ConstTokenRows const_rows() const { return {codes, scales, zeros}; }
-
-  std::vector<uint8_t> codes;
-  std::vector<Half> scales;
-  std::vector<Half> zeros;
-};
+// Rows [first, first + count) of rows that lie together.
+codec::ConstTokenRows PartOf(const codec::TokenPageLayout& layout, const codec::ConstTokenRows& rows, uint32_t first,
+                             uint32_t count) {
+  const size_t row_bytes = codec::RowCodeBytes(layout.codec, layout.head_dim);
+  const auto part = [&](std::span<const Half> params) {
+    return params.empty() ? params : params.subspan(first, count);
+  };
+  return {rows.codes.subspan(first * row_bytes, count * row_bytes), part(rows.scales), part(rows.zeros)};
+}
 
 }  // namespace
 
@@ -43,20 +40,42 @@ LayerCache::LayerCache(const codec::CacheShape& shape, const codec::Precision& p
       rows_(&kernels::RowKernelsOf(isa)),
       account_(account),
       sinks_(ExactLayout(shape.head_dim, SinkCapacity(precision)), shape.num_kv_heads, account),
-      encoded_(codec::TokenPageLayout::Make(precision.codec, shape.head_dim, kPageTokens), shape.num_kv_heads, account),
-      residual_(ExactLayout(shape.head_dim, kPageTokens), shape.num_kv_heads, account) {}
+      tiers_{TierRun(codec::Tier::kFp16, kPageTokens, shape, precision, account),
+             TierRun(codec::Tier::kInt8, kPageTokens, shape, precision, account),
+             TierRun(codec::Tier::kInt4, kPageTokens, shape, precision, account)},
+      residual_(ExactLayout(shape.head_dim, kPageTokens), shape.num_kv_heads, account) {
+  if (precision.spectrum) {
+    positions_.fill(std::vector<std::vector<int32_t>>(shape.num_kv_heads));
+  }
+}
+
+codec::TierCounts LayerCache::tier_counts() const {
+  return {run(codec::Tier::kFp16).num_tokens(), run(codec::Tier::kInt8).num_tokens(),
+          run(codec::Tier::kInt4).num_tokens(), num_dropped_};
+}
+
+codec::LayerBlockLayout LayerCache::block_layout() const {
+  codec::LayerBlockLayout layout{shape_, precision_.codec, equalization_.has_value(), split()};
+  if (precision_.spectrum) {
+    layout.tiers = tier_counts();
+  }
+  return layout;
+}
 
 uint64_t LayerCache::allocated_bytes() const {
   const uint64_t map_bytes = equalization_ ? 2 * sizeof(Half) * equalization_->mean.size() : 0;
-  return sinks_.allocated_bytes() + encoded_.allocated_bytes() + residual_.allocated_bytes() + map_bytes;
+  uint64_t bytes = sinks_.allocated_bytes() + residual_.allocated_bytes() + map_bytes;
+  for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4}) {
+    const uint64_t position_bytes = precision_.spectrum ? sizeof(int32_t) * run(tier).num_tokens() : 0;
+    bytes += run(tier).allocated_bytes() + position_bytes * shape_.num_kv_heads;
+  }
+  return bytes;
 }
 
-uint64_t LayerCache::stored_bytes() const {
-  return codec::LayerBlockLayout{shape_, precision_.codec, equalization_.has_value(), split()}.total_bytes();
-}
+uint64_t LayerCache::stored_bytes() const { return block_layout().total_bytes(); }
 
 Status LayerCache::ExtendExact(uint32_t count) {
-  const uint32_t sink_room = encoded_.num_tokens() + residual_.num_tokens() > 0
+  const uint32_t sink_room = num_encoded() + residual_.num_tokens() > 0
                                  ? 0
                                  : precision_.num_sinks - std::min(precision_.num_sinks, sinks_.num_tokens());
   const uint32_t to_sinks = std::min(count, sink_room);
@@ -71,7 +90,7 @@ Status LayerCache::ExtendExact(uint32_t count) {
 Status LayerCache::ShrinkExact(uint32_t count) {
   const uint32_t from_residual = std::min(count, residual_.num_tokens());
   const uint32_t from_sinks = count - from_residual;
-  if (from_sinks > 0 && (encoded_.num_tokens() > 0 || from_sinks > sinks_.num_tokens())) {
+  if (from_sinks > 0 && (num_encoded() > 0 || from_sinks > sinks_.num_tokens())) {
     return {StatusCode::kOutOfRange, "cannot take back " + std::to_string(count) + " tokens: only " +
                                          std::to_string(residual_.num_tokens()) + " are still at fp16"};
   }
@@ -82,7 +101,15 @@ Status LayerCache::ShrinkExact(uint32_t count) {
 
 void LayerCache::Clear() {
   sinks_.Shrink(sinks_.num_tokens());
-  encoded_.Shrink(encoded_.num_tokens());
+  for (PageRun& run : tiers_) {
+    run.Shrink(run.num_tokens());
+  }
+  for (auto& heads : positions_) {
+    for (std::vector<int32_t>& positions : heads) {
+      positions.clear();
+    }
+  }
+  num_dropped_ = 0;
   residual_.Shrink(residual_.num_tokens());
   equalization_.reset();
 }
@@ -94,7 +121,7 @@ void LayerCache::StoreExact(uint32_t kv_head, uint32_t first, uint32_t count, co
   if (in_sinks == count) {
     return;
   }
-  const uint32_t residual_begin = sinks_.num_tokens() + encoded_.num_tokens();
+  const uint32_t residual_begin = sinks_.num_tokens() + num_encoded();
   KVANT_CHECK(first + in_sinks >= residual_begin, "exact rows go where tokens are still at fp16");
   StoreRun(residual_, kv_head, first + in_sinks - residual_begin, count - in_sinks, keys + in_sinks * stride,
            values + in_sinks * stride, stride);
@@ -139,77 +166,12 @@ void LayerCache::ForEachHead(ThreadPool* pool, const std::function<void(uint32_t
   }
 }
 
-codec::Equalization LayerCache::MeasureEqualization(ThreadPool* pool) const {
-  codec::EqualizationBuilder builder(shape_.num_kv_heads, shape_.head_dim);
-  const uint32_t count = residual_.num_tokens();
-  const kernels::EqualizeKernels& kernels = kernels::EqualizeKernelsOf(isa_);
-  ForEachHead(pool, [&](uint32_t kv_head) {
-    std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
-    const codec::KeyStats stats = builder.stats(kv_head);
-    for (uint32_t done = 0; done < count; done += kBatchTokens) {
-      const uint32_t batch = std::min(kBatchTokens, count - done);
-      LoadRun(residual_, kv_head, done, batch, keys.data(), /*values=*/nullptr);
-      kernels.add_keys(shape_.head_dim, keys.data(), batch, stats.sums.data(), stats.lows.data(), stats.highs.data());
-    }
+void LayerCache::StoreRows(PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count,
+                           const codec::ConstTokenRows& keys, const codec::ConstTokenRows& values) const {
+  ForEachPiece(run.layout().capacity, first, count, [&](uint32_t page, uint32_t slot, uint32_t n, uint32_t offset) {
+    rows_->store(run.layout(), run.record(page, kv_head), slot, n, PartOf(run.layout(), keys, offset, n),
+                 PartOf(run.layout(), values, offset, n));
   });
-  return builder.Finish(count);
-}
-
-void LayerCache::EncodeRows(const codec::Equalization* map, codec::TokenCodec codec, uint32_t kv_head, uint32_t first,
-                            uint32_t count, codec::TokenRows keys, codec::TokenRows values) const {
-  const uint32_t head_dim = shape_.head_dim;
-  std::vector<Half> exact_keys(size_t{count} * head_dim);
-  std::vector<Half> exact_values(exact_keys.size());
-  LoadRun(residual_, kv_head, first, count, exact_keys.data(), exact_values.data());
-  if (map != nullptr) {
-    kernels::EqualizeKernelsOf(isa_).equalize(head_dim, map->MeanOf(kv_head).data(), map->ScaleOf(kv_head).data(),
-                                              exact_keys.data(), count);
-  }
-  rows_->encode(codec, head_dim, exact_keys.data(), head_dim, count, keys);
-  rows_->encode(codec, head_dim, exact_values.data(), head_dim, count, values);
-}
-
-Status LayerCache::EncodeDue(codec::PromptTail tail, ThreadPool* pool) {
-  const uint32_t target = codec::SplitPrompt(precision_, num_tokens(), tail).num_encoded;
-  if (target <= encoded_.num_tokens()) {
-    return OkStatus();
-  }
-  if (precision_.equalize && !equalization_) {
-    equalization_ = MeasureEqualization(pool);
-  }
-  return MoveToEncoded(target - encoded_.num_tokens(), pool);
-}
-
-Status LayerCache::MoveToEncoded(uint32_t count, ThreadPool* pool) {
-  const codec::Equalization* map = equalization_ ? &*equalization_ : nullptr;
-  const uint32_t first_slot = encoded_.num_tokens();
-  KVANT_RETURN_IF_ERROR(encoded_.Extend(count));
-  ForEachHead(pool, [&](uint32_t kv_head) {
-    ForEachPiece(kPageTokens, first_slot, count, [&](uint32_t page, uint32_t slot, uint32_t n, uint32_t offset) {
-      RowBuffer keys(precision_.codec, shape_.head_dim, n);
-      RowBuffer values(precision_.codec, shape_.head_dim, n);
-      EncodeRows(map, precision_.codec, kv_head, offset, n, keys.rows(), values.rows());
-      rows_->store(encoded_.layout(), encoded_.record(page, kv_head), slot, n, keys.const_rows(), values.const_rows());
-    });
-  });
-  return DropResidualFront(count);
-}
-
-Status LayerCache::DropResidualFront(uint32_t count) {
-  const uint32_t rest = residual_.num_tokens() - count;
-  PageRun kept(residual_.layout(), shape_.num_kv_heads, account_);
-  KVANT_RETURN_IF_ERROR(kept.Extend(rest));
-  std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
-  std::vector<Half> values(keys.size());
-  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-    for (uint32_t done = 0; done < rest; done += kBatchTokens) {
-      const uint32_t batch = std::min(kBatchTokens, rest - done);
-      LoadRun(residual_, kv_head, count + done, batch, keys.data(), values.data());
-      StoreRun(kept, kv_head, done, batch, keys.data(), values.data(), shape_.head_dim);
-    }
-  }
-  residual_ = std::move(kept);
-  return OkStatus();
 }
 
 }  // namespace kvant::cache

@@ -29,8 +29,7 @@ uint64_t Sequence::stored_bytes() const {
 codec::BitsPerElement Sequence::bits() const {
   codec::BitsPerElement mean;
   for (const LayerCache& layer : layers_) {
-    const codec::BitsPerElement bits =
-        codec::BitsOf({shape_, precision_.codec, layer.equalization().has_value(), layer.split()});
+    const codec::BitsPerElement bits = codec::BitsOf(layer.block_layout());
     mean.payload += bits.payload / shape_.num_layers;
     mean.effective += bits.effective / shape_.num_layers;
   }

@@ -27,20 +27,27 @@ template <typename Byte>
 LayerBlockHead<Byte> CutHead(const LayerBlockLayout& layout, std::span<Byte> block, uint32_t kv_head) {
   KVANT_CHECK(block.size() == layout.total_bytes(), "a block is sized by its layout");
   KVANT_CHECK(kv_head < layout.shape.num_kv_heads, "a KV head of the shape");
-  Cutter<Byte> cutter(block.subspan(layout.map_bytes() + layout.head_bytes() * kv_head, layout.head_bytes()));
+  Cutter<Byte> cutter(
+      block.subspan(layout.counts_bytes() + layout.map_bytes() + layout.head_bytes() * kv_head, layout.head_bytes()));
   const size_t exact_row = RowBytes(TokenCodec::kFp16, layout.shape.head_dim);
-  const size_t codes = RowCodeBytes(layout.codec, layout.shape.head_dim) * layout.split.num_encoded;
-  const size_t scales = HasScale(layout.codec) ? sizeof(Half) * layout.split.num_encoded : 0;
-  const size_t zeros = HasZero(layout.codec) ? sizeof(Half) * layout.split.num_encoded : 0;
   LayerBlockHead<Byte> head;
   head.sink_keys = cutter.Take(exact_row * layout.split.num_sinks);
   head.sink_values = cutter.Take(exact_row * layout.split.num_sinks);
-  head.key_codes = cutter.Take(codes);
-  head.key_scales = cutter.Take(scales);
-  head.key_zeros = cutter.Take(zeros);
-  head.value_codes = cutter.Take(codes);
-  head.value_scales = cutter.Take(scales);
-  head.value_zeros = cutter.Take(zeros);
+  head.tier_ids = cutter.Take(layout.tier_id_bytes());
+  for (uint32_t t = 0; t < kNumStoredTiers; ++t) {
+    const auto tier = static_cast<Tier>(t);
+    const TokenCodec codec = layout.codec_of(tier);
+    const size_t rows = layout.counts().of(tier);
+    const size_t codes = RowCodeBytes(codec, layout.shape.head_dim) * rows;
+    const size_t scales = HasScale(codec) ? sizeof(Half) * rows : 0;
+    const size_t zeros = HasZero(codec) ? sizeof(Half) * rows : 0;
+    head.tiers[t].key_codes = cutter.Take(codes);
+    head.tiers[t].key_scales = cutter.Take(scales);
+    head.tiers[t].key_zeros = cutter.Take(zeros);
+    head.tiers[t].value_codes = cutter.Take(codes);
+    head.tiers[t].value_scales = cutter.Take(scales);
+    head.tiers[t].value_zeros = cutter.Take(zeros);
+  }
   head.tail_keys = cutter.Take(exact_row * layout.split.num_tail);
   head.tail_values = cutter.Take(exact_row * layout.split.num_tail);
   return head;
@@ -62,14 +69,28 @@ TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTa
   return split;
 }
 
+TierCounts LayerBlockLayout::counts() const {
+  if (tiers) {
+    return *tiers;
+  }
+  TierCounts counts;
+  counts.of(TierOf(codec)) = split.num_encoded;
+  return counts;
+}
+
+size_t LayerBlockLayout::tier_id_bytes() const { return tiers && tiers->mixed() ? TierIdBytes(split.num_encoded) : 0; }
+
 size_t LayerBlockLayout::map_bytes() const {
   return equalized ? 2 * sizeof(Half) * shape.num_kv_heads * shape.head_dim : 0;
 }
 
 size_t LayerBlockLayout::head_bytes() const {
   const size_t exact_tokens = size_t{split.num_sinks} + split.num_tail;
-  return 2 * (exact_tokens * RowBytes(TokenCodec::kFp16, shape.head_dim) +
-              split.num_encoded * RowBytes(codec, shape.head_dim));
+  size_t rows = exact_tokens * RowBytes(TokenCodec::kFp16, shape.head_dim);
+  for (const Tier tier : {Tier::kFp16, Tier::kInt8, Tier::kInt4}) {
+    rows += counts().of(tier) * RowBytes(codec_of(tier), shape.head_dim);
+  }
+  return tier_id_bytes() + 2 * rows;
 }
 
 LayerBlockHead<std::byte> HeadOf(const LayerBlockLayout& layout, std::span<std::byte> block, uint32_t kv_head) {
@@ -87,7 +108,8 @@ BitsPerElement BitsOf(const LayerBlockLayout& layout) {
     return {};
   }
   const double exact_tokens = layout.split.num_sinks + layout.split.num_tail;
-  const double payload_tokens = 16.0 * exact_tokens + CodeBits(layout.codec) * double{1} * layout.split.num_encoded;
+  const TierCounts counts = layout.counts();
+  const double payload_tokens = 16.0 * (exact_tokens + counts.fp16) + 8.0 * counts.int8 + 4.0 * counts.int4;
   return {payload_tokens / layout.split.total(), 8.0 * static_cast<double>(layout.total_bytes()) / elements};
 }
 

@@ -3,6 +3,8 @@
 #include <charconv>
 #include <vector>
 
+#include "kvant/codec/tiers.h"
+
 namespace kvant::codec {
 namespace {
 
@@ -19,8 +21,8 @@ std::vector<std::string_view> SplitAtCommas(std::string_view text) {
 }
 
 Status Invalid(std::string_view word, std::string_view option, std::string_view why) {
-  return {StatusCode::kInvalidArgument, "precision '" + std::string(word) + "': option '" + std::string(option) +
-                                            "' " + std::string(why)};
+  return {StatusCode::kInvalidArgument,
+          "precision '" + std::string(word) + "': option '" + std::string(option) + "' " + std::string(why)};
 }
 
 bool ParseCount(std::string_view text, uint32_t largest, uint32_t* count) {
@@ -54,7 +56,24 @@ Status ApplyOption(std::string_view word, std::string_view option, Precision* pr
                ? OkStatus()
                : Invalid(word, option, "must be residual=N with N from 1 to 128, or residual=inf");
   }
+  if (precision->spectrum) {
+    return ApplySpectrumOption(name, value, &*precision->spectrum).WithContext("precision '" + std::string(word) + "'");
+  }
   return Invalid(word, option, "is unknown; known are eq=, sinks=, residual=");
+}
+
+// What stands before the first comma.
+Status ParseKind(std::string_view word, std::string_view kind, Precision* precision) {
+  if (kind == "int8" || kind == "int4") {
+    precision->codec = kind == "int8" ? TokenCodec::kInt8 : TokenCodec::kInt4Affine;
+    return OkStatus();
+  }
+  KVANT_ASSIGN_OR_RETURN(precision->spectrum, ParseSpectrum(kind));
+  if (precision->spectrum) {
+    return OkStatus();
+  }
+  return {StatusCode::kPrecisionUnsupported,
+          "unknown precision '" + std::string(word) + "'; known are fp16, int8, int4, spectrum:b=B, pdtrim:B, sws:B"};
 }
 
 }  // namespace
@@ -68,10 +87,7 @@ Result<Precision> ParsePrecision(std::string_view word) {
     }
     return Precision{TokenCodec::kFp16, false, 0, Precision::kEndlessResidual};
   }
-  if (parts[0] != "int8" && parts[0] != "int4") {
-    return Status(StatusCode::kPrecisionUnsupported,
-                  "unknown precision '" + std::string(word) + "'; known are fp16, int8, int4");
-  }
+  KVANT_RETURN_IF_ERROR(ParseKind(word, parts[0], &precision));
   std::vector<std::string_view> seen;
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::string_view name = parts[i].substr(0, parts[i].find('='));
@@ -83,9 +99,10 @@ Result<Precision> ParsePrecision(std::string_view word) {
     seen.push_back(name);
     KVANT_RETURN_IF_ERROR(ApplyOption(word, parts[i], &precision));
   }
-  precision.codec = parts[0] == "int8"      ? TokenCodec::kInt8
-                    : precision.equalize ? TokenCodec::kInt4Affine
-                                         : TokenCodec::kInt4;
+  precision.codec = CodecOf(TierOf(precision.codec), precision.equalize);
+  if (precision.spectrum) {
+    KVANT_RETURN_IF_ERROR(CheckSpectrum(*precision.spectrum).WithContext("precision '" + std::string(word) + "'"));
+  }
   return precision;
 }
 
@@ -94,7 +111,9 @@ std::string PrecisionWord(const Precision& precision) {
     return "fp16";
   }
   const Precision defaults;
-  std::string word = precision.codec == TokenCodec::kInt8 ? "int8" : "int4";
+  std::string word = precision.spectrum                     ? SpectrumWord(*precision.spectrum)
+                     : precision.codec == TokenCodec::kInt8 ? "int8"
+                                                            : "int4";
   if (!precision.equalize) {
     word += ",eq=off";
   }

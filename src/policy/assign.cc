@@ -89,11 +89,6 @@ std::vector<uint32_t> SinksFirst(uint32_t num_sinks, std::span<const uint32_t> r
   return order;
 }
 
-TierCounts CountTiers(std::span<const Tier> tiers) {
-  const auto count = [&](Tier tier) { return static_cast<uint32_t>(std::count(tiers.begin(), tiers.end(), tier)); };
-  return {count(Tier::kFp16), count(Tier::kInt8), count(Tier::kInt4), count(Tier::kDropped)};
-}
-
 std::vector<Tier> Select(Selection selection, double budget, double first_ratio, std::span<const float> importance) {
   const size_t n = importance.size();
   // int(n · budget · ratio), multiplied in this order as in the authors' code.

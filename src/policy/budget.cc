@@ -40,20 +40,20 @@ TierCounts Adaptive(double budget, uint32_t n) {
 
 }  // namespace
 
-double TierCounts::budget() const {
-  if (total() == 0) {
+double BudgetOf(const TierCounts& counts) {
+  if (counts.total() == 0) {
     return 0;
   }
-  const double cost = fp16 * RelativeCost(Tier::kFp16) + int8 * RelativeCost(Tier::kInt8) +
-                      int4 * RelativeCost(Tier::kInt4);
-  return cost / total();
+  const double cost = counts.fp16 * RelativeCost(Tier::kFp16) + counts.int8 * RelativeCost(Tier::kInt8) +
+                      counts.int4 * RelativeCost(Tier::kInt4);
+  return cost / counts.total();
 }
 
 Result<TierCounts> CountsOf(BudgetRule rule, double budget, uint32_t num_tokens) {
   const double lowest = rule == BudgetRule::kAdaptive ? 0.0 : 0.25;
   if (!(budget >= lowest && budget <= 1.0)) {
-    return Status(StatusCode::kInvalidArgument, "a budget of " + std::to_string(budget) + " is not from " +
-                                                    (lowest == 0 ? "0" : "0.25") + " to 1");
+    return Status(StatusCode::kInvalidArgument,
+                  "a budget of " + std::to_string(budget) + " is not from " + (lowest == 0 ? "0" : "0.25") + " to 1");
   }
   switch (rule) {
     case BudgetRule::kGreedy: return Greedy(budget, num_tokens);

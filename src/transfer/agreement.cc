@@ -22,13 +22,19 @@ Status CheckMemory(const wire::Hello& hello, cache::MemoryAccount* account) {
 
 }  // namespace
 
-codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail) {
+codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, codec::Tier tier) {
   const codec::TokenSplit split = codec::SplitPrompt(hello.precision, hello.num_prompt_tokens, tail);
-  return {hello.model.shape, hello.precision.codec, hello.precision.equalize && split.num_encoded > 0, split};
+  codec::LayerBlockLayout layout{hello.model.shape, hello.precision.codec,
+                                 hello.precision.equalize && split.num_encoded > 0, split};
+  if (hello.precision.spectrum) {
+    layout.tiers.emplace().of(tier) = split.num_encoded;
+  }
+  return layout;
 }
 
 bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b) {
-  return a.shape == b.shape && a.codec == b.codec && a.equalized == b.equalized && a.split == b.split;
+  return a.shape == b.shape && a.codec == b.codec && a.equalized == b.equalized && a.split == b.split &&
+         a.tiers.has_value() == b.tiers.has_value();
 }
 
 uint64_t ExactLayerBytes(const wire::Hello& hello) {
@@ -83,7 +89,9 @@ uint64_t MaxFrameBytes(const wire::Hello& hello) {
   uint64_t largest = std::max<uint64_t>(kMaxVerdictFrameBytes, wire::kHeaderBytes + wire::kFinishBytes +
                                                                    sizeof(int32_t) * uint64_t{hello.num_prompt_tokens});
   for (const codec::PromptTail tail : kTails) {
-    largest = std::max<uint64_t>(largest, wire::kBlockOffset + LayoutOf(hello, tail).total_bytes());
+    const codec::LayerBlockLayout layout = LayoutOf(hello, tail, codec::Tier::kFp16);
+    const uint64_t id_bytes = layout.shape.num_kv_heads * codec::TierIdBytes(layout.split.num_encoded);
+    largest = std::max<uint64_t>(largest, wire::kBlockOffset + layout.total_bytes() + id_bytes);
   }
   return largest;
 }

@@ -10,8 +10,11 @@
 
 namespace kvant::transfer {
 
-/// How a hello's precision lays out the layers of its prompt.
-codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail);
+/// How a hello's precision lays out the layers of its prompt. Of a spectrum the hello does not say which tokens go where:
+/// all of them are taken to be in `tier`.
+codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail,
+                                 codec::Tier tier = codec::Tier::kDropped);
+/// The counts of tiers may differ.
 bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b);
 
 /// What the KV of one layer takes at fp16.

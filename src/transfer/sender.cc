@@ -37,7 +37,7 @@ struct Sender::Session {
   }
 
   Status Handshake(const wire::Hello& announced);
-  Status SendLayer(uint32_t layer, const cache::LayerCache& cache, ThreadPool* pool);
+  Status SendLayer(uint32_t layer, const cache::LayerCache& cache, ThreadPool* pool, const codec::TierMap* tiers);
   Status Finish(const wire::Finish& finish);
   Status CheckDone(const wire::Done& done) const;
 
@@ -63,20 +63,26 @@ Status Sender::Session::Handshake(const wire::Hello& announced) {
   return OkStatus();
 }
 
-Status Sender::Session::SendLayer(uint32_t layer, const cache::LayerCache& cache, ThreadPool* pool) {
+Status Sender::Session::SendLayer(uint32_t layer, const cache::LayerCache& cache, ThreadPool* pool,
+                                  const codec::TierMap* tiers) {
   KVANT_RETURN_IF_ERROR(channel.CheckPeer());
   if (layer != channel.report().num_layers) {
     return {StatusCode::kInvalidArgument, "layer " + std::to_string(layer) + " where layer " +
                                               std::to_string(channel.report().num_layers) + " is due"};
   }
-  const codec::LayerBlockLayout layout = cache.PlanBlock(options.tail);
+  const codec::LayerBlockLayout layout = cache.PlanBlock(options.tail, tiers);
   if (!SameLayout(layout, LayoutOf(hello, options.tail)) || cache.split().num_encoded > 0) {
     return {StatusCode::kInvalidArgument,
             "layer " + std::to_string(layer) + " has not the tokens, shape and precision of the hello, at fp16"};
   }
+  if (layout.counts().total() != layout.split.num_encoded) {
+    return {StatusCode::kInvalidArgument, "layer " + std::to_string(layer) + ": " +
+                                              std::to_string(layout.counts().total()) + " tokens have a tier, " +
+                                              std::to_string(layout.split.num_encoded) + " need one"};
+  }
   KVANT_RETURN_IF_ERROR(channel.WaitForRoom(wire::kBlockOffset + layout.total_bytes()));
   KVANT_ASSIGN_OR_RETURN(wire::LayerFrame frame, wire::LayerFrame::Allocate(options.session, layer, layout));
-  cache.WriteBlock(layout, frame.block(), pool);
+  cache.WriteBlock(layout, frame.block(), pool, tiers);
   KVANT_RETURN_IF_ERROR(channel.Send(wire::FrameType::kLayer, std::move(frame).Seal()));
   ++channel.report().num_layers;
   channel.report().kv_bytes_fp16 += ExactLayerBytes(hello);
@@ -120,8 +126,9 @@ Status Sender::Handshake(const wire::Hello& hello) {
   return session_->Run(Session::State::kNew, [&] { return session_->Handshake(hello); });
 }
 
-Status Sender::SendLayer(uint32_t layer, const cache::LayerCache& cache, ThreadPool* pool) {
-  return session_->Run(Session::State::kOpen, [&] { return session_->SendLayer(layer, cache, pool); });
+Status Sender::SendLayer(uint32_t layer, const cache::LayerCache& cache, ThreadPool* pool,
+                         const codec::TierMap* tiers) {
+  return session_->Run(Session::State::kOpen, [&] { return session_->SendLayer(layer, cache, pool, tiers); });
 }
 
 Status Sender::Finish(const wire::Finish& finish) {

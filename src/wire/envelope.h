@@ -36,6 +36,9 @@ Status CheckRange(std::string_view field, uint64_t value, uint64_t low, uint64_t
 /// Errors  kOutOfRange when the payload has another size than its content needs
 Status CheckPayloadBytes(const FrameView& frame, uint64_t expected);
 
+/// The codec byte of hellos and layers that stands for a spectrum: every token in a tier of its own.
+inline constexpr uint8_t kTiersNumber = codec::kNumTokenCodecs;
+
 /// Errors  kPrecisionUnsupported, naming the number
 Result<codec::TokenCodec> CodecOf(uint8_t number);
 

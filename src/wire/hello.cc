@@ -39,7 +39,12 @@ Status CheckHello(const Hello& hello) {
 
 Result<codec::Precision> TakePrecision(ByteReader& reader) {
   codec::Precision precision;
-  KVANT_ASSIGN_OR_RETURN(precision.codec, CodecOf(reader.Take<uint8_t>()));
+  const auto number = reader.Take<uint8_t>();
+  if (number == kTiersNumber) {
+    precision.spectrum.emplace();  // who chooses the tiers, and how, is the sender's business
+  } else {
+    KVANT_ASSIGN_OR_RETURN(precision.codec, CodecOf(number));
+  }
   const auto equalize = reader.Take<uint8_t>();
   KVANT_RETURN_IF_ERROR(CheckRange("eq", equalize, 0, 1));
   precision.equalize = equalize == 1;
@@ -76,7 +81,7 @@ Result<Buffer> EncodeHello(uint64_t session, const Hello& hello) {
     writer.Put(hello.model.rope_digest);
     writer.Put(hello.num_prompt_tokens);
     writer.Put(hello.num_context_tokens);
-    writer.Put(static_cast<uint8_t>(hello.precision.codec));
+    writer.Put(hello.precision.spectrum ? kTiersNumber : static_cast<uint8_t>(hello.precision.codec));
     writer.Put(static_cast<uint8_t>(hello.precision.equalize));
     writer.Put(static_cast<uint16_t>(hello.precision.num_sinks));
     writer.Put(hello.precision.residual);

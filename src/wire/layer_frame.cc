@@ -13,17 +13,26 @@ Status CheckSplit(const codec::TokenSplit& split) {
   return CheckRange("tokens", split.total(), 1, kMaxTokens);
 }
 
+Status CheckTiers(const codec::TierCounts& counts, const codec::TokenSplit& split) {
+  const uint64_t total = uint64_t{counts.fp16} + counts.int8 + counts.int4 + counts.dropped;
+  return CheckRange("tokens in tiers", total, split.num_encoded, split.num_encoded);
+}
+
 // Payload bytes of a layer frame, or why there can be none.
 Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& layout) {
   KVANT_RETURN_IF_ERROR(CheckShape(layout.shape));
   KVANT_RETURN_IF_ERROR(CheckRange("layer", layer, 0, layout.shape.num_layers - 1));
   KVANT_RETURN_IF_ERROR(CheckSplit(layout.split));
+  if (layout.tiers) {
+    KVANT_RETURN_IF_ERROR(CheckTiers(*layout.tiers, layout.split));
+  }
   if (layout.equalized && (!codec::HasScale(layout.codec) || layout.split.num_encoded == 0)) {
     return Status(StatusCode::kInvalidArgument, "equalized 1, must be 0 where nothing is quantized");
   }
   // Within the limits above a head has less than 2^36 bytes and a block less than 2^46: only the limit can be passed.
   const auto block_bytes = CheckedMul(layout.head_bytes(), layout.shape.num_kv_heads);
-  const auto with_map = block_bytes ? CheckedAdd(*block_bytes, layout.map_bytes()) : block_bytes;
+  const auto with_map =
+      block_bytes ? CheckedAdd(*block_bytes, layout.map_bytes() + layout.counts_bytes()) : block_bytes;
   const auto payload = with_map ? CheckedAdd(*with_map, kLayerPrefixBytes) : with_map;
   if (!payload || *payload > kMaxPayloadBytes) {
     return Status(StatusCode::kCapacityExceeded, "a layer of " + std::to_string(layout.split.total()) + " tokens and " +
@@ -40,7 +49,7 @@ Result<LayerFrame> LayerFrame::Allocate(uint64_t session, uint32_t layer, const 
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(layer, layout));
   KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kLayer, layer, payload_bytes, session}));
   ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
-  writer.Put(static_cast<uint8_t>(layout.codec));
+  writer.Put(layout.tiers ? kTiersNumber : static_cast<uint8_t>(layout.codec));
   writer.Put(static_cast<uint8_t>(layout.equalized));
   writer.Put(static_cast<uint16_t>(layout.shape.head_dim));
   writer.Put(layout.shape.num_kv_heads);
@@ -63,7 +72,11 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   ByteReader reader(frame.payload);
   LayerView view;
   view.layer = frame.header.layer;
-  KVANT_ASSIGN_OR_RETURN(view.layout.codec, CodecOf(reader.Take<uint8_t>()));
+  const auto number = reader.Take<uint8_t>();
+  view.layout.codec = codec::TokenCodec::kInt8;
+  if (number != kTiersNumber) {
+    KVANT_ASSIGN_OR_RETURN(view.layout.codec, CodecOf(number));
+  }
   const auto equalized = reader.Take<uint8_t>();
   KVANT_RETURN_IF_ERROR(CheckRange("equalized", equalized, 0, 1));
   view.layout.equalized = equalized == 1;
@@ -73,9 +86,19 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   view.layout.split.num_sinks = reader.Take<uint32_t>();
   view.layout.split.num_encoded = reader.Take<uint32_t>();
   view.layout.split.num_tail = reader.Take<uint32_t>();
+  view.block = reader.rest();
+  if (number == kTiersNumber) {
+    view.layout.tiers.emplace();
+    if (view.block.size() < view.layout.counts_bytes()) {
+      return CheckPayloadBytes(frame, kLayerPrefixBytes + view.layout.counts_bytes());
+    }
+    ByteReader counts(view.block);
+    for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4, codec::Tier::kDropped}) {
+      view.layout.tiers->of(tier) = counts.Take<uint32_t>();
+    }
+  }
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(view.layer, view.layout));
   KVANT_RETURN_IF_ERROR(CheckPayloadBytes(frame, payload_bytes));
-  view.block = reader.rest();
   return view;
 }
 

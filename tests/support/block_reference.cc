@@ -1,6 +1,7 @@
 #include "support/block_reference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kvant/codec/equalization.h"
@@ -61,15 +62,44 @@ codec::TokenRows RowsOf(std::span<std::byte> codes, std::span<std::byte> scales,
   return {View<uint8_t>(codes), View<Half>(scales), View<Half>(zeros)};
 }
 
-std::vector<Half> EqualizedKeys(const codec::LayerBlockLayout& layout, const LayerRows& rows, uint32_t h,
-                                const codec::Equalization& map) {
-  const Half* first = rows.keys.data() + rows.Row(h, layout.split.num_sinks);
-  std::vector<Half> keys(first, first + size_t{layout.split.num_encoded} * rows.head_dim);
-  for (uint32_t t = 0; t < layout.split.num_encoded && layout.equalized; ++t) {
-    const std::span<Half> row = std::span(keys).subspan(size_t{t} * rows.head_dim, rows.head_dim);
-    codec::EqualizeRow(row, map.MeanOf(h), map.ScaleOf(h), row);
+// The exact rows of one tier, keys equalized where the tier's codec is not exact and there is a map.
+struct TierSource {
+  std::vector<Half> keys;
+  std::vector<Half> values;
+  uint32_t count = 0;
+};
+
+TierSource RowsOfTier(const codec::LayerBlockLayout& layout, const LayerRows& rows, uint32_t h, codec::Tier tier,
+                      std::span<const codec::Tier> ids, const codec::Equalization& map) {
+  TierSource source;
+  for (uint32_t i = 0; i < layout.split.num_encoded; ++i) {
+    if (!ids.empty() && ids[i] != tier) {
+      continue;
+    }
+    const size_t at = rows.Row(h, layout.split.num_sinks + i);
+    std::vector<Half> key(rows.keys.begin() + static_cast<ptrdiff_t>(at),
+                          rows.keys.begin() + static_cast<ptrdiff_t>(at + rows.head_dim));
+    if (layout.equalized && codec::HasScale(layout.codec_of(tier))) {
+      codec::EqualizeRow(key, map.MeanOf(h), map.ScaleOf(h), key);
+    }
+    source.keys.insert(source.keys.end(), key.begin(), key.end());
+    source.values.insert(source.values.end(), rows.values.begin() + static_cast<ptrdiff_t>(at),
+                         rows.values.begin() + static_cast<ptrdiff_t>(at + rows.head_dim));
+    ++source.count;
   }
-  return keys;
+  return source;
+}
+
+constexpr codec::Tier kStoredTiers[] = {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4};
+
+void EncodeTierRef(const codec::LayerBlockLayout& layout, codec::Tier tier, const TierSource& source,
+                   const codec::LayerBlockTier<std::byte>& to) {
+  const codec::TokenCodec codec = layout.codec_of(tier);
+  const uint32_t head_dim = layout.shape.head_dim;
+  codec::EncodeRowsRef(codec, head_dim, source.keys.data(), head_dim, source.count,
+                       RowsOf(to.key_codes, to.key_scales, to.key_zeros));
+  codec::EncodeRowsRef(codec, head_dim, source.values.data(), head_dim, source.count,
+                       RowsOf(to.value_codes, to.value_scales, to.value_zeros));
 }
 
 // Rows of one section as fp32, each handed to `put(token in section, row)`.
@@ -108,13 +138,19 @@ LayerRows MakeRows(const codec::CacheShape& shape, uint32_t num_tokens, uint64_t
   return rows;
 }
 
-void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows, std::span<std::byte> block) {
+void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows, std::span<std::byte> block,
+                    const codec::TierMap* tiers) {
   const codec::TokenSplit& split = layout.split;
+  if (layout.tiers) {
+    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped};
+    std::memcpy(block.data(), counts, sizeof counts);
+  }
   codec::Equalization map;
   if (layout.equalized) {
     map = MeasureMap(layout, rows);
-    CopyRows(map.mean.data(), block.first(layout.map_bytes() / 2));
-    CopyRows(map.scale.data(), block.subspan(layout.map_bytes() / 2, layout.map_bytes() / 2));
+    const std::span<std::byte> section = block.subspan(layout.counts_bytes(), layout.map_bytes());
+    CopyRows(map.mean.data(), section.first(section.size() / 2));
+    CopyRows(map.scale.data(), section.last(section.size() / 2));
   }
   for (uint32_t h = 0; h < layout.shape.num_kv_heads; ++h) {
     const codec::LayerBlockHead<std::byte> head = codec::HeadOf(layout, block, h);
@@ -123,43 +159,88 @@ void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows
     CopyRows(rows.values.data() + rows.Row(h, 0), head.sink_values);
     CopyRows(rows.keys.data() + rows.Row(h, tail), head.tail_keys);
     CopyRows(rows.values.data() + rows.Row(h, tail), head.tail_values);
-    const std::vector<Half> keys = EqualizedKeys(layout, rows, h, map);
-    codec::EncodeRowsRef(layout.codec, rows.head_dim, keys.data(), rows.head_dim, split.num_encoded,
-                         RowsOf(head.key_codes, head.key_scales, head.key_zeros));
-    codec::EncodeRowsRef(layout.codec, rows.head_dim, rows.values.data() + rows.Row(h, split.num_sinks), rows.head_dim,
-                         split.num_encoded, RowsOf(head.value_codes, head.value_scales, head.value_zeros));
+    const std::span<const codec::Tier> ids = tiers == nullptr ? std::span<const codec::Tier>() : tiers->OfHead(h);
+    if (!head.tier_ids.empty()) {
+      codec::PackTierIds(ids, head.tier_ids);
+    }
+    for (const codec::Tier tier : kStoredTiers) {
+      if (layout.counts().of(tier) > 0) {
+        EncodeTierRef(layout, tier, RowsOfTier(layout, rows, h, tier, ids, map), head.tiers[static_cast<size_t>(tier)]);
+      }
+    }
   }
+}
+
+codec::TierMap RandomTiers(const codec::TierCounts& counts, uint32_t num_kv_heads, uint64_t seed) {
+  codec::TierMap map{counts, {}};
+  Lcg random(seed);
+  for (uint32_t h = 0; h < num_kv_heads; ++h) {
+    codec::TierCounts left = counts;
+    while (left.total() > 0) {
+      const auto tier =
+          static_cast<codec::Tier>(static_cast<uint32_t>((random.Next() + 1.0F) * 2.0F) % codec::kNumTiers);
+      if (left.of(tier) > 0) {
+        map.ids.push_back(tier);
+        --left.of(tier);
+      }
+    }
+  }
+  return map;
 }
 
 DecodedLayer DecodeBlockRef(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
   const uint32_t head_dim = layout.shape.head_dim;
   const codec::TokenSplit& split = layout.split;
-  const std::span<const Half> map = View<Half>(block.first(layout.map_bytes()));
+  const std::span<const Half> map = View<Half>(block.subspan(layout.counts_bytes(), layout.map_bytes()));
   DecodedLayer out;
-  const auto append = [](std::vector<float>& to, std::span<const float> row) {
-    to.insert(to.end(), row.begin(), row.end());
-  };
+  const size_t head_floats = size_t{split.total()} * head_dim;
+  out.keys.assign(head_floats * layout.shape.num_kv_heads, std::nanf(""));
+  out.values = out.keys;
   constexpr codec::TokenCodec kExact = codec::TokenCodec::kFp16;
   for (uint32_t h = 0; h < layout.shape.num_kv_heads; ++h) {
     const auto head = codec::HeadOf(layout, block, h);
-    const auto add_key = [&](uint32_t, std::span<float> row) { append(out.keys, row); };
-    const auto add_value = [&](uint32_t, std::span<float> row) { append(out.values, row); };
-    const auto restore_key = [&](uint32_t, std::span<float> row) {
-      if (layout.equalized) {
-        const auto mean = map.subspan(size_t{h} * head_dim, head_dim);
-        const auto scale = map.subspan(map.size() / 2 + size_t{h} * head_dim, head_dim);
-        codec::RestoreRow(row, mean, scale, row);
-      }
-      append(out.keys, row);
+    // Rows of a section to the positions first, first + 1, … or, of a tier, to where its ids stand.
+    const auto put = [&](std::vector<float>& to, auto position_of, bool restore) {
+      return [&to, &map, &layout, position_of, restore, h, head_dim, head_floats](uint32_t t, std::span<float> row) {
+        if (restore && layout.equalized) {
+          const auto mean = map.subspan(size_t{h} * head_dim, head_dim);
+          const auto scale = map.subspan(map.size() / 2 + size_t{h} * head_dim, head_dim);
+          codec::RestoreRow(row, mean, scale, row);
+        }
+        std::copy(row.begin(), row.end(),
+                  to.begin() + static_cast<ptrdiff_t>(h * head_floats + size_t{position_of(t)} * head_dim));
+      };
     };
-    DecodeSection(kExact, head_dim, split.num_sinks, head.sink_keys, {}, {}, add_key);
-    DecodeSection(layout.codec, head_dim, split.num_encoded, head.key_codes, head.key_scales, head.key_zeros,
-                  restore_key);
-    DecodeSection(kExact, head_dim, split.num_tail, head.tail_keys, {}, {}, add_key);
-    DecodeSection(kExact, head_dim, split.num_sinks, head.sink_values, {}, {}, add_value);
-    DecodeSection(layout.codec, head_dim, split.num_encoded, head.value_codes, head.value_scales, head.value_zeros,
-                  add_value);
-    DecodeSection(kExact, head_dim, split.num_tail, head.tail_values, {}, {}, add_value);
+    const auto from = [](uint32_t first) { return [first](uint32_t t) { return first + t; }; };
+    DecodeSection(kExact, head_dim, split.num_sinks, head.sink_keys, {}, {}, put(out.keys, from(0), false));
+    DecodeSection(kExact, head_dim, split.num_sinks, head.sink_values, {}, {}, put(out.values, from(0), false));
+    std::vector<codec::Tier> ids(split.num_encoded, codec::TierOf(layout.codec));
+    for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4, codec::Tier::kDropped}) {
+      if (layout.counts().of(tier) > 0) {
+        std::fill(ids.begin(), ids.end(), tier);
+      }
+    }
+    if (!head.tier_ids.empty()) {
+      codec::UnpackTierIds(head.tier_ids, ids);
+    }
+    for (const codec::Tier tier : kStoredTiers) {
+      std::vector<uint32_t> positions;
+      for (uint32_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] == tier) {
+          positions.push_back(split.num_sinks + i);
+        }
+      }
+      const auto& rows = head.tiers[static_cast<size_t>(tier)];
+      const codec::TokenCodec codec = layout.codec_of(tier);
+      const auto at = [&](uint32_t t) { return positions[t]; };
+      DecodeSection(codec, head_dim, layout.counts().of(tier), rows.key_codes, rows.key_scales, rows.key_zeros,
+                    put(out.keys, at, codec::HasScale(codec)));
+      DecodeSection(codec, head_dim, layout.counts().of(tier), rows.value_codes, rows.value_scales, rows.value_zeros,
+                    put(out.values, at, false));
+    }
+    const uint32_t tail = split.num_sinks + split.num_encoded;
+    DecodeSection(kExact, head_dim, split.num_tail, head.tail_keys, {}, {}, put(out.keys, from(tail), false));
+    DecodeSection(kExact, head_dim, split.num_tail, head.tail_values, {}, {}, put(out.values, from(tail), false));
   }
   return out;
 }

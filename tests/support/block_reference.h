@@ -24,10 +24,14 @@ struct LayerRows {
 /// the tokens one of zeros, one constant, one of tiny and one of large values.
 LayerRows MakeRows(const codec::CacheShape& shape, uint32_t num_tokens, uint64_t seed);
 
-/// One layer block straight from the scalar references, section by section.
-void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows, std::span<std::byte> block);
+/// One layer block straight from the scalar references, section by section. `tiers` goes with layout.tiers.
+void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows, std::span<std::byte> block,
+                    const codec::TierMap* tiers = nullptr);
 
-/// Its inverse in fp32. Shapes  keys, values [num_kv_heads, num_tokens, head_dim]
+/// Tiers of every head's tokens at random, with these counts.
+codec::TierMap RandomTiers(const codec::TierCounts& counts, uint32_t num_kv_heads, uint64_t seed);
+
+/// Its inverse in fp32; dropped tokens are NaN. Shapes  keys, values [num_kv_heads, num_tokens, head_dim]
 struct DecodedLayer {
   std::vector<float> keys;
   std::vector<float> values;

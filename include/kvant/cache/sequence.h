@@ -31,8 +31,10 @@ struct ChunkSlices {
   std::span<const kernels::AttendSlice> span() const&& = delete;  // would outlive the slices in a range-for
 };
 
-/// The KV of one layer of one sequence, in position order: sinks (fp16), encoded tokens, residual (fp16).
-/// New tokens enter the residual at fp16 (the first ones the sinks) and leave it encoded, once.
+/// The KV of one layer of one sequence: sinks (fp16), encoded tokens, residual (fp16), in this order of position.
+/// New tokens enter the residual at fp16 (the first ones the sinks) and leave it encoded, once. Encoded tokens lie in
+/// one run a tier, of one tier only unless the precision is a spectrum; dropped ones nowhere, but their positions are
+/// taken.
 ///
 /// Threads  StoreExact of different KV heads may run at once, and so may any number of readers of what is stored;
 ///          everything else is for one thread
@@ -41,8 +43,14 @@ class LayerCache {
   LayerCache(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
              MemoryAccount* account);
 
-  uint32_t num_tokens() const { return sinks_.num_tokens() + encoded_.num_tokens() + residual_.num_tokens(); }
-  codec::TokenSplit split() const { return {sinks_.num_tokens(), encoded_.num_tokens(), residual_.num_tokens()}; }
+  const codec::CacheShape& shape() const { return shape_; }
+  /// Positions taken, those of dropped tokens included.
+  uint32_t num_tokens() const { return sinks_.num_tokens() + num_encoded() + residual_.num_tokens(); }
+  codec::TokenSplit split() const { return {sinks_.num_tokens(), num_encoded(), residual_.num_tokens()}; }
+  /// Of the encoded tokens.
+  codec::TierCounts tier_counts() const;
+  /// What holds them: the layout of a block with the same tokens.
+  codec::LayerBlockLayout block_layout() const;
   uint64_t allocated_bytes() const;
   /// Bytes that the stored tokens themselves need, metadata included, spare slots of pages not.
   uint64_t stored_bytes() const;
@@ -61,17 +69,24 @@ class LayerCache {
   void StoreExact(uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,
                   size_t stride);
 
-  /// Encode what the precision's rule says is due: at the end of a prompt, or after a generated token.
+  /// How many tokens the precision's rule says are to be encoded now: at the end of a prompt, or after a generated one.
+  uint32_t num_due(codec::PromptTail tail) const;
+  /// Encode them, `tiers` says how, or the precision's codec where it is null.
   /// Fixes the equalization map when the first token is encoded. `pool` may be null.
-  Status EncodeDue(codec::PromptTail tail, ThreadPool* pool);
+  /// Requires tiers->counts.total() == num_due(tail)
+  Status EncodeDue(codec::PromptTail tail, ThreadPool* pool, const codec::TierMap* tiers = nullptr);
+
+  /// ‖k‖ · ‖v‖ of the tokens in the residual. Shapes  [num_kv_heads][tokens]
+  std::vector<std::vector<float>> ResidualNorms(ThreadPool* pool) const;
 
   /// The layout of an encoded copy of this layer, whose tokens are all still at fp16.
-  codec::LayerBlockLayout PlanBlock(codec::PromptTail tail) const;
+  codec::LayerBlockLayout PlanBlock(codec::PromptTail tail, const codec::TierMap* tiers = nullptr) const;
   /// Write that copy. Requires all tokens at fp16, layout from PlanBlock, block of its size and 2-byte aligned.
-  void WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block, ThreadPool* pool) const;
+  void WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block, ThreadPool* pool,
+                  const codec::TierMap* tiers = nullptr) const;
   /// Become what a block holds.
   /// Errors  kMismatch when shape or codec are not this cache's; kInvalidArgument when tokens are already stored;
-  ///         kNumeric when a scale, zero, mean or exact row is not finite
+  ///         kNumeric when a scale, zero, mean or exact row is not finite; kCorruption when tier ids and counts differ
   Status AdoptBlock(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
 
   uint32_t num_chunks() const { return num_chunks_before(num_tokens()); }
@@ -80,21 +95,42 @@ class LayerCache {
   ChunkSlices Chunk(uint32_t kv_head, uint32_t chunk) const;
 
  private:
+  static constexpr uint32_t kPageTokens = 128;   ///< of encoded and residual pages
+  static constexpr uint32_t kBatchTokens = 128;  ///< rows handled at once: they stay in L1 and L2
+  /// Takes `count` encoded rows of a tier, the first of which is the `first`-th of those being encoded.
+  using RowSink = std::function<void(codec::Tier tier, uint32_t first, uint32_t count,
+                                     const codec::ConstTokenRows& keys, const codec::ConstTokenRows& values)>;
+  struct EncodeBuffers;
+
+  PageRun& run(codec::Tier tier) { return tiers_[static_cast<size_t>(tier)]; }
+  const PageRun& run(codec::Tier tier) const { return tiers_[static_cast<size_t>(tier)]; }
+  uint32_t num_encoded() const { return tier_counts().total(); }
+
   kernels::AttendSegment SegmentOf(const PageRun& run, uint32_t kv_head, uint32_t first_position) const;
+  kernels::AttendSegment TierSegment(codec::Tier tier, uint32_t kv_head) const;
   void StoreRun(PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,
                 size_t stride);
   /// Without values where `values` is null.
   void LoadRun(const PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, Half* keys, Half* values) const;
+  /// Encoded rows into a run's slots from `first` on.
+  void StoreRows(PageRun& run, uint32_t kv_head, uint32_t first, uint32_t count, const codec::ConstTokenRows& keys,
+                 const codec::ConstTokenRows& values) const;
   /// body(kv_head) for every KV head, on the pool's threads where there is a pool.
   void ForEachHead(ThreadPool* pool, const std::function<void(uint32_t)>& body) const;
   codec::Equalization MeasureEqualization(ThreadPool* pool) const;
-  /// Residual tokens [first, first + count), equalized where there is a map, and encoded.
-  void EncodeRows(const codec::Equalization* map, codec::TokenCodec codec, uint32_t kv_head, uint32_t first,
-                  uint32_t count, codec::TokenRows keys, codec::TokenRows values) const;
-  Status MoveToEncoded(uint32_t count, ThreadPool* pool);
+  /// The first `count` residual tokens, equalized where there is a map, encoded tier by tier, in order.
+  void EncodeHead(const codec::Equalization* map, std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t count,
+                  const RowSink& sink) const;
+  /// The `count` rows gathered in the buffers, which are the `first`-th of their tier onward.
+  void EncodeTier(const codec::Equalization* map, codec::Tier tier, uint32_t kv_head, uint32_t count, uint32_t first,
+                  EncodeBuffers& buffers, const RowSink& sink) const;
+  Status ExtendTiers(const codec::TierCounts& counts);
+  void AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position, uint32_t count);
+  Status MoveToEncoded(uint32_t count, ThreadPool* pool, const codec::TierMap* tiers);
   Status DropResidualFront(uint32_t count);
-  void WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map, uint32_t kv_head,
-                 std::span<std::byte> block) const;
+  void WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map, const codec::TierMap* tiers,
+                 uint32_t kv_head, std::span<std::byte> block) const;
+  Status AdoptTierIds(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
   void AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_head, std::span<const std::byte> block);
 
   codec::CacheShape shape_;
@@ -104,8 +140,11 @@ class LayerCache {
   MemoryAccount* account_;
   std::optional<codec::Equalization> equalization_;
   PageRun sinks_;
-  PageRun encoded_;
+  std::array<PageRun, codec::kNumStoredTiers> tiers_;  ///< the encoded tokens, by tier
+  uint32_t num_dropped_ = 0;
   PageRun residual_;
+  /// With a spectrum, where each tier's tokens stand. Shapes  [tier][num_kv_heads][tokens]
+  std::array<std::vector<std::vector<int32_t>>, codec::kNumStoredTiers> positions_;
 };
 
 /// The KV cache of one sequence. Its memory is returned to the account when it ends.

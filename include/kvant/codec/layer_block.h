@@ -1,10 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kvant/codec/precision.h"
+#include "kvant/codec/tiers.h"
 #include "kvant/codec/token_codec.h"
 
 namespace kvant::codec {
@@ -32,20 +35,40 @@ TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTa
 /// One layer of a prompt as contiguous bytes: the payload of a layer frame, and what a cache adopts.
 /// Format: docs/format/wire.md, "Layer block". No padding: every section follows the one before.
 ///
+///   [tier counts]           4 × u32: fp16, int8, int4, dropped; only with `tiers`
 ///   [key_mean, key_scale]   num_kv_heads × head_dim fp16 each; only with `equalized`
 ///   then per KV head        sink keys, sink values           num_sinks rows fp16 each
-///                           key codes, scales, zeros         num_encoded rows
-///                           value codes, scales, zeros       num_encoded rows
+///                           [tier ids]                       of the encoded tokens; only where the counts are mixed
+///                           then for each tier, best first (without `tiers` there is one, of `codec`)
+///                             key codes, scales, zeros       its rows, in position order
+///                             value codes, scales, zeros
 ///                           tail keys, tail values           num_tail rows fp16 each
 struct LayerBlockLayout {
   CacheShape shape;
-  TokenCodec codec = TokenCodec::kFp16;
+  TokenCodec codec = TokenCodec::kFp16;  ///< of all encoded tokens; with `tiers` of tokens generated later
   bool equalized = false;
   TokenSplit split;
+  std::optional<TierCounts> tiers{};  ///< of the encoded tokens; their sum is split.num_encoded
 
-  size_t map_bytes() const;   ///< of mean and scale together
-  size_t head_bytes() const;  ///< of one KV head's part
-  size_t total_bytes() const { return map_bytes() + head_bytes() * shape.num_kv_heads; }
+  /// The same counts with and without `tiers`.
+  TierCounts counts() const;
+  TokenCodec codec_of(Tier tier) const { return tiers ? CodecOf(tier, equalized) : codec; }
+  size_t counts_bytes() const { return tiers ? sizeof(uint32_t) * kNumTiers : 0; }
+  size_t map_bytes() const;      ///< of mean and scale together
+  size_t tier_id_bytes() const;  ///< of one KV head
+  size_t head_bytes() const;     ///< of one KV head's part
+  size_t total_bytes() const { return counts_bytes() + map_bytes() + head_bytes() * shape.num_kv_heads; }
+};
+
+/// Rows of one tier of one KV head inside a block.
+template <typename Byte>
+struct LayerBlockTier {
+  std::span<Byte> key_codes;
+  std::span<Byte> key_scales;
+  std::span<Byte> key_zeros;
+  std::span<Byte> value_codes;
+  std::span<Byte> value_scales;
+  std::span<Byte> value_zeros;
 };
 
 /// The sections of one KV head inside a block. `Byte` is std::byte or const std::byte.
@@ -53,12 +76,8 @@ template <typename Byte>
 struct LayerBlockHead {
   std::span<Byte> sink_keys;
   std::span<Byte> sink_values;
-  std::span<Byte> key_codes;
-  std::span<Byte> key_scales;
-  std::span<Byte> key_zeros;
-  std::span<Byte> value_codes;
-  std::span<Byte> value_scales;
-  std::span<Byte> value_zeros;
+  std::span<Byte> tier_ids;
+  std::array<LayerBlockTier<Byte>, kNumStoredTiers> tiers;
   std::span<Byte> tail_keys;
   std::span<Byte> tail_values;
 };

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "kvant/base/status.h"
+#include "kvant/codec/spectrum.h"
 #include "kvant/codec/token_codec.h"
 
 namespace kvant::codec {
@@ -19,13 +21,15 @@ struct CacheShape {
 
 /// A precision word, parsed: how the KV of a sequence is stored (design.md, "Command line").
 ///
-/// Grammar   fp16 | int8 | int4, then options after commas: eq=on|off, sinks=N, residual=N|inf
+/// Grammar   fp16 | int8 | int4 | spectrum:b=B | pdtrim:B | sws:B, then options after commas: eq=on|off, sinks=N,
+///           residual=N|inf, and those of Spectrum
 /// Defaults  eq=on, sinks=4, residual=128; int4 is affine with eq=on and symmetric (the paper's) with eq=off
 struct Precision {
-  TokenCodec codec = TokenCodec::kInt8;
+  TokenCodec codec = TokenCodec::kInt8;  ///< with `spectrum` of generated tokens only
   bool equalize = true;
   uint32_t num_sinks = 4;                ///< first tokens, kept at fp16; at most kMaxSinks
   uint32_t residual = kDefaultResidual;  ///< generated tokens that wait at fp16; kEndlessResidual: all of them
+  std::optional<Spectrum> spectrum{};    ///< the prompt's tokens beyond the sinks go to tiers
 
   static constexpr uint32_t kMaxSinks = 128;
   static constexpr uint32_t kDefaultResidual = 128;

@@ -10,14 +10,15 @@
 
 namespace kvant::kernels {
 
-/// Consecutive tokens of one sequence, layer and KV head in one format, as they lie in memory.
+/// Tokens of one sequence, layer and KV head in one format, in order of position, as they lie in memory.
 struct AttendSegment {
   const codec::TokenPageLayout* layout = nullptr;
   /// The pages, in order; this KV head's record lies `record_offset` bytes into each. All but the last are full.
   std::span<const std::byte* const> pages;
   size_t record_offset = 0;
   uint32_t num_tokens = 0;
-  int32_t first_position = 0;  ///< of the first token; the rest follow one by one
+  int32_t first_position = 0;  ///< of the first token; the rest follow one by one, unless `positions` says otherwise
+  const int32_t* positions = nullptr;  ///< [num_tokens], rising; null where they are consecutive
   /// Key equalization, head_dim fp16 each; null when the keys are stored as they are.
   const Half* key_mean = nullptr;
   const Half* key_scale = nullptr;
@@ -85,6 +86,12 @@ class RowAttention {
   /// fetched into the cache meanwhile.
   void Attend(std::span<const AttendSlice> chunk, const AttendSlice* next, AttendPartial partial);
 
+  /// mass[t] += Σ over rows of exp(logit - log_sum), the attention that the rows pay the slice's token t (SpectrumKV
+  /// section 3, A_j): a second pass, after log_sum = log Σ exp(logit) is known from the merged partials.
+  /// Shapes   log_sums [num_rows]; mass [slice.num_tokens rounded up to a tile]
+  /// Requires a slice of fp16
+  void AddMass(const AttendSlice& slice, std::span<const float> log_sums, std::span<float> mass);
+
  private:
   /// The keys that the rows are prepared for, in one of the two forms.
   struct Form {
@@ -93,6 +100,7 @@ class RowAttention {
   };
 
   void Prepare(const AttendSegment& segment);
+  void Check(const AttendSlice& slice) const;
   void AttendToSlice(const AttendSlice& slice, const AttendSlice* next);
   void Export(AttendPartial partial) const;
 
@@ -106,12 +114,12 @@ class RowAttention {
   bool fetched_ = false;  ///< where the coming chunk begins
 };
 
-/// Merge partials of one row in the given order and divide: the row's attention output.
+/// Merge partials of one row in the given order and divide: the row's attention output. Returns log Σ exp(logit).
 ///
 /// Shapes  outs: num_partials pointers to [head_dim]; maxes, sums [num_partials]; dst [head_dim]
 /// Requires at least one partial that saw a token
-void MergePartials(std::span<const float* const> outs, std::span<const float> maxes, std::span<const float> sums,
-                   std::span<float> dst);
+float MergePartials(std::span<const float* const> outs, std::span<const float> maxes, std::span<const float> sums,
+                    std::span<float> dst);
 
 /// Attention of one row in double over dequantized keys and values: the slow reference all ISAs are tested against.
 /// Shapes  dst [num_rows, head_dim]

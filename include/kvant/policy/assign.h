@@ -30,8 +30,6 @@ void PinSinks(uint32_t num_sinks, std::span<Tier> tiers);
 /// text, "pinned before ranking"). Requires ranking a permutation
 std::vector<uint32_t> SinksFirst(uint32_t num_sinks, std::span<const uint32_t> ranking);
 
-TierCounts CountTiers(std::span<const Tier> tiers);
-
 /// Selections of the compared papers: kept tokens at fp16, the others dropped (methods.md 3.11, 3.12).
 /// Requires budget from 0 to 1 (CountsOf's caller has checked it)
 enum class Selection : uint8_t {

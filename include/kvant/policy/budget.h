@@ -3,13 +3,13 @@
 #include <cstdint>
 
 #include "kvant/base/status.h"
+#include "kvant/codec/tiers.h"
 
 namespace kvant::policy {
 
-/// Precision of one token of one KV head under a transfer budget, best first. The numbers are those of tier ids in
-/// frames.
-enum class Tier : uint8_t { kFp16 = 0, kInt8 = 1, kInt4 = 2, kDropped = 3 };
-inline constexpr uint32_t kNumTiers = 4;
+using codec::kNumTiers;
+using codec::Tier;
+using codec::TierCounts;
 
 /// Cost of a token relative to fp16, the unit of a budget (SpectrumKV section 3). Scales are not in it: what a tier
 /// takes in bytes is codec::RowBytes.
@@ -17,18 +17,8 @@ constexpr double RelativeCost(Tier tier) {
   return tier == Tier::kFp16 ? 1.0 : tier == Tier::kInt8 ? 0.5 : tier == Tier::kInt4 ? 0.25 : 0.0;
 }
 
-/// How many of a prompt's tokens go to each tier.
-struct TierCounts {
-  uint32_t fp16 = 0;
-  uint32_t int8 = 0;
-  uint32_t int4 = 0;
-  uint32_t dropped = 0;
-
-  uint32_t total() const { return fp16 + int8 + int4 + dropped; }
-  /// Mean relative cost of a token; 0 for no tokens.
-  double budget() const;
-  friend bool operator==(const TierCounts&, const TierCounts&) = default;
-};
+/// Mean relative cost of a token; 0 for no tokens.
+double BudgetOf(const TierCounts& counts);
 
 /// Rules from a budget to counts. Products are truncated as the authors' code does it (methods.md 3.12, and its table
 /// for n = 2048).

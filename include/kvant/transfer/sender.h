@@ -40,12 +40,14 @@ class Sender {
   ///         kTimeout, kTransportClosed, kCancelled
   Status Handshake(const wire::Hello& hello);
 
-  /// Encode one layer into a frame and post it. `pool` may be null.
+  /// Encode one layer into a frame and post it. `pool` may be null; `tiers` goes with a spectrum, whose tokens beyond
+  /// the sinks it gives to tiers.
   ///
   /// Requires all tokens of `cache` at fp16; it may be emptied as soon as this returns
   /// Errors   kInvalidArgument: not the next layer, or not the tokens, shape and precision of the hello;
   ///          the peer's error; kTimeout, kTransportClosed, kCancelled, kOutOfMemory
-  Status SendLayer(uint32_t layer, const cache::LayerCache& cache, ThreadPool* pool);
+  Status SendLayer(uint32_t layer, const cache::LayerCache& cache, ThreadPool* pool,
+                   const codec::TierMap* tiers = nullptr);
 
   /// Send the rest, wait until everything has arrived and the receiver has adopted it.
   /// Errors  kInvalidArgument: layers are missing, or tokens and position are not the hello's; kMismatch: the receiver

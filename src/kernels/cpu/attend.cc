@@ -92,14 +92,23 @@ void PrefetchStart(const AttendSlice& slice) {
   }
 }
 
+// How many of a segment's tokens [first, first + num_tokens) lie at positions up to `position`.
+uint32_t TokensUpTo(const AttendSegment& segment, uint32_t first, uint32_t num_tokens, int32_t position) {
+  if (segment.positions != nullptr) {
+    const int32_t* begin = segment.positions + first;
+    return static_cast<uint32_t>(std::upper_bound(begin, begin + num_tokens, position) - begin);
+  }
+  const int64_t first_position = int64_t{segment.first_position} + first;
+  return static_cast<uint32_t>(std::clamp<int64_t>(position - first_position + 1, 0, num_tokens));
+}
+
 // How many tokens of a stretch the rows of a block see; returns the largest.
-uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, int64_t first_position, uint32_t num_tokens,
-                    RowBlock& block) {
+uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, const AttendSegment& segment, uint32_t first,
+                    uint32_t num_tokens, RowBlock& block) {
   uint32_t reach = 0;
   for (uint32_t r = 0; r < block.num_rows; ++r) {
-    const int64_t position = queries.positions[(first_row + r) / queries.q_heads_per_kv_head];
-    const int64_t visible = std::clamp<int64_t>(position - first_position + 1, 0, num_tokens);
-    block.visible[r] = static_cast<uint32_t>(visible);
+    const int32_t position = queries.positions[(first_row + r) / queries.q_heads_per_kv_head];
+    block.visible[r] = TokensUpTo(segment, first, num_tokens, position);
     reach = std::max(reach, block.visible[r]);
   }
   return reach;
@@ -182,9 +191,7 @@ void RowAttention::Prepare(const AttendSegment& segment) {
 void RowAttention::AttendToSlice(const AttendSlice& slice, const AttendSlice* next) {
   const AttendSegment& segment = slice.segment;
   const TokenPageLayout& layout = *segment.layout;
-  KVANT_CHECK(layout.head_dim == queries_.head_dim, "the cache and the queries are of one model");
-  KVANT_CHECK(slice.first_token % codec::kTileTokens == 0, "a slice begins at a tile");
-  KVANT_CHECK(slice.first_token + slice.num_tokens <= segment.num_tokens, "a slice lies in its segment");
+  Check(slice);
   Prepare(segment);
   const auto attend = kernels_.attend[static_cast<size_t>(layout.codec)];
   const uint32_t end = slice.first_token + slice.num_tokens;
@@ -197,10 +204,38 @@ void RowAttention::AttendToSlice(const AttendSlice& slice, const AttendSlice* ne
       stretch_->fetch = BeginFetch(*next, next->first_token);
     }
     for (uint32_t b = 0; b < blocks_.size(); ++b) {
-      const int64_t first_position = int64_t{segment.first_position} + first;
-      const uint32_t reach = SetVisible(queries_, b * kRowBlock, first_position, num_tokens, blocks_[b]);
+      const uint32_t reach = SetVisible(queries_, b * kRowBlock, segment, first, num_tokens, blocks_[b]);
       if (reach > 0) {
         attend(stretch, reach, blocks_[b], *stretch_);
+      }
+    }
+    first += num_tokens;
+  }
+}
+
+void RowAttention::Check(const AttendSlice& slice) const {
+  KVANT_CHECK(slice.segment.layout->head_dim == queries_.head_dim, "the cache and the queries are of one model");
+  KVANT_CHECK(slice.first_token % codec::kTileTokens == 0, "a slice begins at a tile");
+  KVANT_CHECK(slice.first_token + slice.num_tokens <= slice.segment.num_tokens, "a slice lies in its segment");
+}
+
+void RowAttention::AddMass(const AttendSlice& slice, std::span<const float> log_sums, std::span<float> mass) {
+  const AttendSegment& segment = slice.segment;
+  Check(slice);
+  KVANT_CHECK(segment.layout->codec == TokenCodec::kFp16, "mass is measured before tokens are encoded");
+  Prepare(segment);
+  const uint32_t end = slice.first_token + slice.num_tokens;
+  for (uint32_t first = slice.first_token; first < end;) {
+    const uint32_t num_tokens = StretchTokens(*segment.layout, first, end);
+    for (uint32_t b = 0; b < blocks_.size(); ++b) {
+      RowMass sums;
+      for (uint32_t r = 0; r < blocks_[b].num_rows; ++r) {
+        sums.log_sum[r] = log_sums[b * kRowBlock + r] * std::numbers::log2e_v<float>;
+      }
+      const uint32_t reach = SetVisible(queries_, b * kRowBlock, segment, first, num_tokens, blocks_[b]);
+      if (reach > 0) {
+        kernels_.add_mass(MakeStretch(segment, first), reach, blocks_[b], sums, *stretch_,
+                          mass.data() + (first - slice.first_token));
       }
     }
     first += num_tokens;

@@ -16,7 +16,7 @@ using codec::TokenPageLayout;
 struct PlainSlice {
   std::vector<float> keys;  // [num_tokens, head_dim]
   std::vector<float> values;
-  int32_t first_position = 0;
+  std::vector<int32_t> positions;
   uint32_t num_tokens = 0;
 };
 
@@ -44,11 +44,14 @@ PlainSlice Load(const AttendSlice& slice) {
   const size_t head_dim = slice.segment.layout->head_dim;
   PlainSlice plain;
   plain.num_tokens = slice.num_tokens;
-  plain.first_position = slice.segment.first_position + static_cast<int32_t>(slice.first_token);
   plain.keys.resize(slice.num_tokens * head_dim);
   plain.values.resize(slice.num_tokens * head_dim);
   for (uint32_t t = 0; t < slice.num_tokens; ++t) {
-    LoadToken(slice.segment, slice.first_token + t, std::span(plain.keys).subspan(t * head_dim, head_dim),
+    const uint32_t token = slice.first_token + t;
+    plain.positions.push_back(slice.segment.positions != nullptr
+                                  ? slice.segment.positions[token]
+                                  : slice.segment.first_position + static_cast<int32_t>(token));
+    LoadToken(slice.segment, token, std::span(plain.keys).subspan(t * head_dim, head_dim),
               std::span(plain.values).subspan(t * head_dim, head_dim));
   }
   return plain;
@@ -68,7 +71,7 @@ void AttendRow(const float* q, double scale, size_t head_dim, int32_t position, 
   std::vector<double> logits;
   std::vector<const float*> values;
   for (const PlainSlice& slice : slices) {
-    for (uint32_t t = 0; t < slice.num_tokens && slice.first_position + static_cast<int32_t>(t) <= position; ++t) {
+    for (uint32_t t = 0; t < slice.num_tokens && slice.positions[t] <= position; ++t) {
       logits.push_back(scale * Dot(q, slice.keys.data() + t * head_dim, head_dim));
       values.push_back(slice.values.data() + t * head_dim);
     }

@@ -32,18 +32,37 @@ void Tiled(uint32_t num_rows, uint32_t num_vectors, const Body& body) {
 }
 
 template <class V, TokenCodec kCodec>
-void AttendStretch(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory) {
-  constexpr bool kExact = kCodec == TokenCodec::kFp16;
+uint32_t MakeLogits(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory) {
   const uint32_t padded = RoundUpTo(reach, codec::kTileTokens);
   Tiled<V>(rows.num_rows, padded / V::kLanes, [&](auto num_rows, auto num_vectors, uint32_t row, uint32_t vector) {
     constexpr int kRows = decltype(num_rows)::value;
     constexpr uint32_t kVectors = decltype(num_vectors)::value;
-    if constexpr (kExact) {
+    if constexpr (kCodec == TokenCodec::kFp16) {
       ExactLogits<V, kRows, kVectors>(stretch, rows, row, vector, memory);
     } else {
       CodeLogits<V, kCodec, kRows, kVectors>(stretch, rows, row, vector, memory);
     }
   });
+  return padded;
+}
+
+template <class V>
+void AddMass(const Stretch& stretch, uint32_t reach, RowBlock& rows, const RowMass& sums, StretchMemory& memory,
+             float* mass) {
+  const uint32_t padded = MakeLogits<V, TokenCodec::kFp16>(stretch, reach, rows, memory);
+  for (uint32_t row = 0; row < rows.num_rows; ++row) {
+    MaskRow<V>(rows.visible[row], padded, memory.p[row]);
+    const auto minus_sum = V::Set(-sums.log_sum[row]);
+    for (uint32_t t = 0; t < padded; t += V::kLanes) {
+      V::Store(mass + t, V::Add(V::Load(mass + t), Exp2<V>(V::Add(V::Load(memory.p[row] + t), minus_sum))));
+    }
+  }
+}
+
+template <class V, TokenCodec kCodec>
+void AttendStretch(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory) {
+  constexpr bool kExact = kCodec == TokenCodec::kFp16;
+  const uint32_t padded = MakeLogits<V, kCodec>(stretch, reach, rows, memory);
   SoftmaxRows<V, kCodec>(stretch, padded, rows, memory);
   const uint32_t num_vectors = stretch.value_channels / V::kLanes;
   Tiled<V>(rows.num_rows, num_vectors, [&](auto num_rows, auto vectors, uint32_t row, uint32_t vector) {
@@ -61,7 +80,8 @@ template <class V>
 constexpr AttendKernels MakeAttendKernels() {
   return {PrepareRows<V>,
           {AttendStretch<V, TokenCodec::kFp16>, AttendStretch<V, TokenCodec::kInt8>,
-           AttendStretch<V, TokenCodec::kInt4>, AttendStretch<V, TokenCodec::kInt4Affine>}};
+           AttendStretch<V, TokenCodec::kInt4>, AttendStretch<V, TokenCodec::kInt4Affine>},
+          AddMass<V>};
 }
 
 }  // namespace

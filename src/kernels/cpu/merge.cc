@@ -6,8 +6,8 @@
 
 namespace kvant::kernels {
 
-void MergePartials(std::span<const float* const> outs, std::span<const float> maxes, std::span<const float> sums,
-                   std::span<float> dst) {
+float MergePartials(std::span<const float* const> outs, std::span<const float> maxes, std::span<const float> sums,
+                    std::span<float> dst) {
   KVANT_CHECK(!outs.empty() && outs.size() == maxes.size() && outs.size() == sums.size(), "one max and sum a partial");
   const float max = *std::max_element(maxes.begin(), maxes.end());
   KVANT_CHECK(max > -INFINITY, "every row sees at least its own token");
@@ -28,6 +28,7 @@ void MergePartials(std::span<const float* const> outs, std::span<const float> ma
   for (float& value : dst) {
     value *= inverse;
   }
+  return max + std::log(sum);
 }
 
 }  // namespace kvant::kernels

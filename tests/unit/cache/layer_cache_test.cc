@@ -172,7 +172,8 @@ TEST_P(LayerCacheTest, DamagedBlocksAreRefused) {
   EXPECT_EQ(receiver.AdoptBlock(other, std::vector<std::byte>(other.total_bytes())).code(), StatusCode::kMismatch);
   const Half infinity{0x7C00};
   const auto head = codec::HeadOf(layout, std::span<std::byte>(block), 2);
-  const std::span<std::byte> target = codec::HasScale(layout.codec) ? head.key_scales : head.tail_values;
+  const std::span<std::byte> target = codec::HasScale(layout.codec) ? head.tiers[static_cast<size_t>(codec::TierOf(layout.codec))].key_scales
+                                       : head.tail_values;
   std::memcpy(target.data() + 6, &infinity, sizeof infinity);
   const Status damaged = receiver.AdoptBlock(layout, block);
   EXPECT_EQ(damaged.code(), StatusCode::kNumeric);

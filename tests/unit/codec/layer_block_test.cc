@@ -66,17 +66,18 @@ TEST(LayerBlockTest, SectionsFollowOneAnotherWithoutGaps) {
       const std::byte* at = block.data() + layout.map_bytes();
       for (uint32_t kv_head = 0; kv_head < 3; ++kv_head) {
         const LayerBlockHead<std::byte> head = HeadOf(layout, std::span(block), kv_head);
+        const LayerBlockTier<std::byte>& tier = head.tiers[static_cast<size_t>(TierOf(codec))];
         for (const std::span<std::byte> section :
-             {head.sink_keys, head.sink_values, head.key_codes, head.key_scales, head.key_zeros, head.value_codes,
-              head.value_scales, head.value_zeros, head.tail_keys, head.tail_values}) {
+             {head.sink_keys, head.sink_values, tier.key_codes, tier.key_scales, tier.key_zeros, tier.value_codes,
+              tier.value_scales, tier.value_zeros, head.tail_keys, head.tail_values}) {
           EXPECT_EQ(section.data(), at);
           EXPECT_EQ((section.data() - block.data()) % 2, 0);
           at += section.size();
         }
         EXPECT_EQ(head.sink_keys.size(), 4U * 2U * head_dim);
-        EXPECT_EQ(head.key_codes.size(), 37U * RowCodeBytes(codec, head_dim));
-        EXPECT_EQ(head.value_scales.size(), HasScale(codec) ? 74U : 0U);
-        EXPECT_EQ(head.value_zeros.size(), HasZero(codec) ? 74U : 0U);
+        EXPECT_EQ(tier.key_codes.size(), 37U * RowCodeBytes(codec, head_dim));
+        EXPECT_EQ(tier.value_scales.size(), HasScale(codec) ? 74U : 0U);
+        EXPECT_EQ(tier.value_zeros.size(), HasZero(codec) ? 74U : 0U);
         EXPECT_EQ(head.tail_values.size(), 11U * 2U * head_dim);
       }
       EXPECT_EQ(at, block.data() + block.size());

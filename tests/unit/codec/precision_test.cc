@@ -35,14 +35,16 @@ TEST(PrecisionTest, WordsMeanWhatTheContractSays) {
 
 TEST(PrecisionTest, TheShortestWordComesBack) {
   for (const char* word : {"fp16", "int8", "int4", "int8,eq=off", "int4,sinks=0", "int4,eq=off,sinks=7,residual=inf",
-                           "int8,residual=32"}) {
+                           "int8,residual=32", "spectrum:b=0.5", "spectrum:b=0.3,policy=balanced,importance=norm,scope=layer,decay=0.01,eq=off,sinks=0",
+                           "pdtrim:0.5", "pdtrim:0.5,first=0.3", "sws:0.25,importance=position",
+                           "spectrum:b=0.1,policy=adaptive,residual=inf"}) {
     EXPECT_EQ(PrecisionWord(ParsePrecision(word).value()), word);
   }
   EXPECT_EQ(PrecisionWord(ParsePrecision("int4,eq=on,sinks=4,residual=128").value()), "int4");
 }
 
 TEST(PrecisionTest, UnknownWordsAreNamedWithTheKnownOnes) {
-  for (const char* word : {"", "int2", "INT8", "fp32", "int8 ", "spectrum:b=0.5", ",int8"}) {
+  for (const char* word : {"", "int2", "INT8", "fp32", "int8 ", "spectral:b=0.5", ",int8"}) {
     const Result<Precision> parsed = ParsePrecision(word);
     ASSERT_FALSE(parsed.ok()) << word;
     EXPECT_EQ(parsed.status().code(), StatusCode::kPrecisionUnsupported) << word;

@@ -55,9 +55,9 @@ TEST(Budget, IsKeptAndMonotone) {
         const TierCounts counts = Counts(rule, budget, n);
         ASSERT_EQ(counts.total(), n);
         // Greedy rounds its last fp16 token to nearest: half a token's step beyond the budget at most.
-        ASSERT_LE(counts.budget(), budget + 0.25 / n + 1e-9) << "rule " << static_cast<int>(rule) << " n " << n;
-        ASSERT_GE(counts.budget(), last - 0.5 / n) << budget;
-        last = counts.budget();
+        ASSERT_LE(BudgetOf(counts), budget + 0.25 / n + 1e-9) << "rule " << static_cast<int>(rule) << " n " << n;
+        ASSERT_GE(BudgetOf(counts), last - 0.5 / n) << budget;
+        last = BudgetOf(counts);
       }
     }
   }
@@ -144,7 +144,7 @@ TEST(Assign, SinksAreNeverLowered) {
     EXPECT_EQ(tiers[i], Tier::kFp16);
     EXPECT_EQ(within[i], Tier::kFp16);
   }
-  EXPECT_LE(CountTiers(tiers).budget(), 0.6 + 4 * 0.75 / 10);
+  EXPECT_LE(BudgetOf(CountTiers(tiers)), 0.6 + 4 * 0.75 / 10);
 }
 
 TEST(Assign, RandomIsAPermutationAndRepeats) {

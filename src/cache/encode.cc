@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kvant/base/check.h"
+#include "kvant/cache/sequence.h"
+#include "kvant/kernels/equalize.h"
+
+namespace kvant::cache {
+namespace {
+
+constexpr codec::Tier kStoredTiers[] = {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4};
+
+// Memory for the encoded rows of one batch.
+struct RowBuffer {
+  explicit RowBuffer(size_t rows, uint32_t head_dim)
+      : codes(rows * codec::RowCodeBytes(codec::TokenCodec::kFp16, head_dim)), scales(rows), zeros(rows) {}
+
+  codec::TokenRows Rows(codec::TokenCodec codec, uint32_t head_dim, uint32_t count) {
+    return {std::span(codes).first(count * codec::RowCodeBytes(codec, head_dim)),
+            std::span(scales).first(codec::HasScale(codec) ? count : 0),
+            std::span(zeros).first(codec::HasZero(codec) ? count : 0)};
+  }
+
+  std::vector<uint8_t> codes;
+  std::vector<Half> scales;
+  std::vector<Half> zeros;
+};
+
+codec::ConstTokenRows Const(const codec::TokenRows& rows) { return {rows.codes, rows.scales, rows.zeros}; }
+
+float Norm(const Half* row, uint32_t head_dim) {
+  float sum = 0;
+  for (uint32_t c = 0; c < head_dim; ++c) {
+    const float x = ToFloat(row[c]);
+    sum += x * x;
+  }
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+struct LayerCache::EncodeBuffers {
+  explicit EncodeBuffers(uint32_t head_dim)
+      : keys(size_t{kBatchTokens} * head_dim),
+        values(keys.size()),
+        tier_keys(keys.size()),
+        tier_values(keys.size()),
+        coded_keys(kBatchTokens, head_dim),
+        coded_values(kBatchTokens, head_dim) {}
+
+  std::vector<Half> keys;  ///< a batch, exact
+  std::vector<Half> values;
+  std::vector<Half> tier_keys;  ///< those of one tier
+  std::vector<Half> tier_values;
+  RowBuffer coded_keys;
+  RowBuffer coded_values;
+};
+
+uint32_t LayerCache::num_due(codec::PromptTail tail) const {
+  const uint32_t target = codec::SplitPrompt(precision_, num_tokens(), tail).num_encoded;
+  return target - std::min(target, num_encoded());
+}
+
+codec::Equalization LayerCache::MeasureEqualization(ThreadPool* pool) const {
+  codec::EqualizationBuilder builder(shape_.num_kv_heads, shape_.head_dim);
+  const uint32_t count = residual_.num_tokens();
+  const kernels::EqualizeKernels& kernels = kernels::EqualizeKernelsOf(isa_);
+  ForEachHead(pool, [&](uint32_t kv_head) {
+    std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
+    const codec::KeyStats stats = builder.stats(kv_head);
+    for (uint32_t done = 0; done < count; done += kBatchTokens) {
+      const uint32_t batch = std::min(kBatchTokens, count - done);
+      LoadRun(residual_, kv_head, done, batch, keys.data(), /*values=*/nullptr);
+      kernels.add_keys(shape_.head_dim, keys.data(), batch, stats.sums.data(), stats.lows.data(), stats.highs.data());
+    }
+  });
+  return builder.Finish(count);
+}
+
+std::vector<std::vector<float>> LayerCache::ResidualNorms(ThreadPool* pool) const {
+  const uint32_t count = residual_.num_tokens();
+  const uint32_t head_dim = shape_.head_dim;
+  std::vector<std::vector<float>> norms(shape_.num_kv_heads, std::vector<float>(count));
+  ForEachHead(pool, [&](uint32_t kv_head) {
+    std::vector<Half> keys(size_t{kBatchTokens} * head_dim);
+    std::vector<Half> values(keys.size());
+    for (uint32_t done = 0; done < count; done += kBatchTokens) {
+      const uint32_t batch = std::min(kBatchTokens, count - done);
+      LoadRun(residual_, kv_head, done, batch, keys.data(), values.data());
+      for (uint32_t i = 0; i < batch; ++i) {
+        norms[kv_head][done + i] =
+            Norm(&keys[size_t{i} * head_dim], head_dim) * Norm(&values[size_t{i} * head_dim], head_dim);
+      }
+    }
+  });
+  return norms;
+}
+
+void LayerCache::EncodeHead(const codec::Equalization* map, std::span<const codec::Tier> tiers, uint32_t kv_head,
+                            uint32_t count, const RowSink& sink) const {
+  const uint32_t head_dim = shape_.head_dim;
+  EncodeBuffers buffers(head_dim);
+  std::array<uint32_t, codec::kNumStoredTiers> done_of{};
+  for (uint32_t done = 0; done < count; done += kBatchTokens) {
+    const uint32_t batch = std::min(kBatchTokens, count - done);
+    LoadRun(residual_, kv_head, done, batch, buffers.keys.data(), buffers.values.data());
+    for (const codec::Tier tier : kStoredTiers) {
+      uint32_t rows = 0;
+      for (uint32_t i = 0; i < batch; ++i) {
+        if ((tiers.empty() ? codec::TierOf(precision_.codec) : tiers[done + i]) == tier) {
+          std::copy_n(&buffers.keys[size_t{i} * head_dim], head_dim, &buffers.tier_keys[size_t{rows} * head_dim]);
+          std::copy_n(&buffers.values[size_t{i} * head_dim], head_dim, &buffers.tier_values[size_t{rows} * head_dim]);
+          ++rows;
+        }
+      }
+      if (rows > 0) {
+        EncodeTier(map, tier, kv_head, rows, done_of[static_cast<size_t>(tier)], buffers, sink);
+        done_of[static_cast<size_t>(tier)] += rows;
+      }
+    }
+  }
+}
+
+void LayerCache::EncodeTier(const codec::Equalization* map, codec::Tier tier, uint32_t kv_head, uint32_t count,
+                            uint32_t first, EncodeBuffers& buffers, const RowSink& sink) const {
+  const uint32_t head_dim = shape_.head_dim;
+  const codec::TokenCodec codec = run(tier).layout().codec;
+  if (map != nullptr && codec::HasScale(codec)) {
+    kernels::EqualizeKernelsOf(isa_).equalize(head_dim, map->MeanOf(kv_head).data(), map->ScaleOf(kv_head).data(),
+                                              buffers.tier_keys.data(), count);
+  }
+  const codec::TokenRows keys = buffers.coded_keys.Rows(codec, head_dim, count);
+  const codec::TokenRows values = buffers.coded_values.Rows(codec, head_dim, count);
+  rows_->encode(codec, head_dim, buffers.tier_keys.data(), head_dim, count, keys);
+  rows_->encode(codec, head_dim, buffers.tier_values.data(), head_dim, count, values);
+  sink(tier, first, count, Const(keys), Const(values));
+}
+
+Status LayerCache::EncodeDue(codec::PromptTail tail, ThreadPool* pool, const codec::TierMap* tiers) {
+  const uint32_t count = num_due(tail);
+  if (count == 0) {
+    return OkStatus();
+  }
+  KVANT_CHECK(tiers == nullptr || (precision_.spectrum && tiers->counts.total() == count),
+              "a tier a token that is due");
+  if (precision_.equalize && !equalization_) {
+    equalization_ = MeasureEqualization(pool);
+  }
+  return MoveToEncoded(count, pool, tiers);
+}
+
+Status LayerCache::ExtendTiers(const codec::TierCounts& counts) {
+  for (const codec::Tier tier : kStoredTiers) {
+    if (Status status = run(tier).Extend(counts.of(tier)); !status.ok()) {
+      for (const codec::Tier done : kStoredTiers) {
+        if (done == tier) {
+          return status;
+        }
+        run(done).Shrink(counts.of(done));
+      }
+    }
+  }
+  num_dropped_ += counts.dropped;
+  return OkStatus();
+}
+
+void LayerCache::AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position,
+                              uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const codec::Tier tier = tiers.empty() ? codec::TierOf(precision_.codec) : tiers[i];
+    if (tier != codec::Tier::kDropped) {
+      positions_[static_cast<size_t>(tier)][kv_head].push_back(static_cast<int32_t>(first_position + i));
+    }
+  }
+}
+
+Status LayerCache::MoveToEncoded(uint32_t count, ThreadPool* pool, const codec::TierMap* tiers) {
+  const codec::Equalization* map = equalization_ ? &*equalization_ : nullptr;
+  codec::TierCounts counts;
+  counts.of(codec::TierOf(precision_.codec)) = count;
+  if (tiers != nullptr) {
+    counts = tiers->counts;
+  }
+  const codec::TierCounts before = tier_counts();
+  KVANT_RETURN_IF_ERROR(ExtendTiers(counts));
+  ForEachHead(pool, [&](uint32_t kv_head) {
+    const std::span<const codec::Tier> ids = tiers == nullptr ? std::span<const codec::Tier>() : tiers->OfHead(kv_head);
+    EncodeHead(map, ids, kv_head, count,
+               [&](codec::Tier tier, uint32_t first, uint32_t rows, const codec::ConstTokenRows& keys,
+                   const codec::ConstTokenRows& values) {
+                 StoreRows(run(tier), kv_head, before.of(tier) + first, rows, keys, values);
+               });
+    if (precision_.spectrum) {
+      AddPositions(ids, kv_head, sinks_.num_tokens() + before.total(), count);
+    }
+  });
+  return DropResidualFront(count);
+}
+
+Status LayerCache::DropResidualFront(uint32_t count) {
+  const uint32_t rest = residual_.num_tokens() - count;
+  PageRun kept(residual_.layout(), shape_.num_kv_heads, account_);
+  KVANT_RETURN_IF_ERROR(kept.Extend(rest));
+  std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
+  std::vector<Half> values(keys.size());
+  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+    for (uint32_t done = 0; done < rest; done += kBatchTokens) {
+      const uint32_t batch = std::min(kBatchTokens, rest - done);
+      LoadRun(residual_, kv_head, count + done, batch, keys.data(), values.data());
+      StoreRun(kept, kv_head, done, batch, keys.data(), values.data(), shape_.head_dim);
+    }
+  }
+  residual_ = std::move(kept);
+  return OkStatus();
+}
+
+}  // namespace kvant::cache

@@ -1,0 +1,173 @@
+#include "kvant/codec/spectrum.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace kvant::codec {
+namespace {
+
+template <typename Value>
+struct Name {
+  std::string_view name;
+  Value value;
+};
+
+constexpr std::array kRules = {Name{std::string_view("greedy"), TierRule::kGreedy},
+                               Name{std::string_view("sink-protect"), TierRule::kSinkProtect},
+                               Name{std::string_view("balanced"), TierRule::kBalanced},
+                               Name{std::string_view("balanced-even"), TierRule::kBalancedEven},
+                               Name{std::string_view("adaptive"), TierRule::kAdaptive},
+                               Name{std::string_view("random"), TierRule::kRandom}};
+constexpr std::array kImportances = {Name{std::string_view("attention"), Importance::kAttention},
+                                     Name{std::string_view("sampled"), Importance::kSampled},
+                                     Name{std::string_view("norm"), Importance::kNorm},
+                                     Name{std::string_view("position"), Importance::kPosition}};
+constexpr std::array kScopes = {Name{std::string_view("head"), RankScope::kHead},
+                                Name{std::string_view("layer"), RankScope::kLayer},
+                                Name{std::string_view("model"), RankScope::kModel}};
+
+Status Invalid(std::string_view option, std::string_view why) {
+  return {StatusCode::kInvalidArgument, "option '" + std::string(option) + "' " + std::string(why)};
+}
+
+template <typename Names, typename Value>
+Status Choose(const Names& names, std::string_view option, std::string_view word, Value* value) {
+  std::string known;
+  for (const auto& each : names) {
+    if (each.name == word) {
+      *value = each.value;
+      return OkStatus();
+    }
+    known += known.empty() ? "" : "|";
+    known += each.name;
+  }
+  return Invalid(option, "must be one of " + known);
+}
+
+template <typename Names, typename Value>
+std::string_view NameOf(const Names& names, Value value) {
+  for (const auto& each : names) {
+    if (each.value == value) {
+      return each.name;
+    }
+  }
+  return {};
+}
+
+Status ParseNumber(std::string_view option, std::string_view text, double* number) {
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, *number);
+  return error == std::errc() && rest == end && std::isfinite(*number) ? OkStatus()
+                                                                       : Invalid(option, "must be a decimal number");
+}
+
+std::string Decimal(double number) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
+}
+
+bool IsSelection(TierRule rule) { return rule == TierRule::kPdTrim || rule == TierRule::kSws; }
+
+}  // namespace
+
+Result<std::optional<Spectrum>> ParseSpectrum(std::string_view kind) {
+  const size_t colon = kind.find(':');
+  const std::string_view name = kind.substr(0, colon);
+  std::string_view budget = colon == std::string_view::npos ? std::string_view() : kind.substr(colon + 1);
+  Spectrum spectrum;
+  if (name == "pdtrim" || name == "sws") {
+    spectrum.rule = name == "sws" ? TierRule::kSws : TierRule::kPdTrim;
+  } else if (name == "spectrum") {
+    if (colon == std::string_view::npos) {
+      return std::optional(spectrum);
+    }
+    if (!budget.starts_with("b=")) {
+      return Invalid(budget, "must be a budget, b=B");
+    }
+    budget.remove_prefix(2);
+  } else {
+    return std::optional<Spectrum>();
+  }
+  KVANT_RETURN_IF_ERROR(ParseNumber("b", budget, &spectrum.budget));
+  return std::optional(spectrum);
+}
+
+Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectrum* spectrum) {
+  if (name == "policy" && !IsSelection(spectrum->rule)) {
+    return Choose(kRules, name, value, &spectrum->rule);
+  }
+  if (name == "first" && spectrum->rule == TierRule::kPdTrim) {
+    return ParseNumber(name, value, &spectrum->first.emplace());
+  }
+  if (name == "importance" && spectrum->rule != TierRule::kPdTrim) {
+    return Choose(kImportances, name, value, &spectrum->importance);
+  }
+  if (name == "scope" && spectrum->rule != TierRule::kPdTrim) {
+    return Choose(kScopes, name, value, &spectrum->scope);
+  }
+  if (name == "decay" && spectrum->rule != TierRule::kPdTrim) {
+    return ParseNumber(name, value, &spectrum->decay);
+  }
+  return Invalid(name, spectrum->rule == TierRule::kPdTrim
+                           ? "is unknown; known are eq=, sinks=, residual=, first="
+                           : "is unknown; known are eq=, sinks=, residual=, policy= (spectrum), importance=, scope=, "
+                             "decay=");
+}
+
+Status CheckSpectrum(const Spectrum& spectrum) {
+  const bool drops = IsSelection(spectrum.rule) || spectrum.rule == TierRule::kAdaptive;
+  const double lowest = drops ? 0.0 : 0.25;
+  if (!(spectrum.budget >= lowest && spectrum.budget <= 1.0)) {
+    return Invalid("b", "must be from " + Decimal(lowest) + " to 1");
+  }
+  if (!(spectrum.decay >= 0 && spectrum.decay <= 1)) {
+    return Invalid("decay", "must be from 0 to 1");
+  }
+  if (spectrum.first && !(*spectrum.first >= 0 && *spectrum.first <= 1)) {
+    return Invalid("first", "must be from 0 to 1");
+  }
+  const Spectrum defaults;
+  const bool ranked = spectrum.importance != defaults.importance || spectrum.scope != defaults.scope ||
+                      spectrum.decay != defaults.decay;
+  if (ranked && !RanksTokens(spectrum.rule)) {
+    return Invalid("importance, scope or decay", "has no meaning where tokens are not ranked");
+  }
+  return OkStatus();
+}
+
+std::string SpectrumWord(const Spectrum& spectrum) {
+  const Spectrum defaults;
+  std::string word = spectrum.rule == TierRule::kPdTrim ? "pdtrim:"
+                     : spectrum.rule == TierRule::kSws  ? "sws:"
+                                                        : "spectrum:b=";
+  word += Decimal(spectrum.budget);
+  if (spectrum.rule != defaults.rule && !IsSelection(spectrum.rule)) {
+    word += ",policy=" + std::string(TierRuleName(spectrum.rule));
+  }
+  if (spectrum.importance != defaults.importance) {
+    word += ",importance=" + std::string(ImportanceName(spectrum.importance));
+  }
+  if (spectrum.scope != defaults.scope) {
+    word += ",scope=" + std::string(NameOf(kScopes, spectrum.scope));
+  }
+  if (spectrum.decay != defaults.decay) {
+    word += ",decay=" + Decimal(spectrum.decay);
+  }
+  if (spectrum.first) {
+    word += ",first=" + Decimal(*spectrum.first);
+  }
+  return word;
+}
+
+bool RanksTokens(TierRule rule) {
+  return rule != TierRule::kBalancedEven && rule != TierRule::kRandom && rule != TierRule::kPdTrim;
+}
+
+std::string_view TierRuleName(TierRule rule) {
+  return rule == TierRule::kPdTrim ? "pdtrim" : rule == TierRule::kSws ? "sws" : NameOf(kRules, rule);
+}
+
+std::string_view ImportanceName(Importance importance) { return NameOf(kImportances, importance); }
+
+}  // namespace kvant::codec
