@@ -13,6 +13,21 @@ std::string WireWord(const GenerateContext& context) {
   return context.plan.wire ? codec::PrecisionWord(*context.plan.wire) : "";
 }
 
+// The spectrum that gave the prompt's tokens to tiers, on the wire or in place.
+const std::optional<codec::Spectrum>& SpectrumOf(const GenerateContext& context) {
+  return context.plan.wire ? context.plan.wire->spectrum : context.plan.kv.spectrum;
+}
+
+std::string_view PolicyName(const GenerateContext& context) {
+  const auto& spectrum = SpectrumOf(context);
+  return spectrum ? codec::TierRuleName(spectrum->rule) : "uniform";
+}
+
+std::string_view ImportanceName(const GenerateContext& context) {
+  const auto& spectrum = SpectrumOf(context);
+  return spectrum && codec::RanksTokens(spectrum->rule) ? codec::ImportanceName(spectrum->importance) : "none";
+}
+
 std::string Rate(double tokens, double milliseconds) {
   return milliseconds > 0 ? fmt::format("{:.1f} tok/s", tokens * 1000 / milliseconds) : "";
 }
@@ -51,8 +66,8 @@ Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
             {"int8", report.tiers.int8},
             {"int4", report.tiers.int4},
             {"dropped", report.tiers.dropped}}},
-          {"policy", "uniform"},
-          {"importance", "none"},
+          {"policy", PolicyName(context)},
+          {"importance", ImportanceName(context)},
           {"kv", codec::PrecisionWord(context.plan.kv)},
           {"wire", sent ? Json(WireWord(context)) : Json(nullptr)},
           {"link_gbps", sent && context.link_gbps > 0 ? Json(context.link_gbps) : Json(nullptr)},

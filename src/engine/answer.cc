@@ -77,13 +77,14 @@ void DescribeCache(const cache::Sequence& sequence, GenerateReport* report) {
                           codec::RowBytes(codec::TokenCodec::kFp16, shape.head_dim);
   report->bits = sequence.bits();
   report->tiers = {};
-  double* const encoded_tier = codec::CodeBits(sequence.precision().codec) == 16  ? &report->tiers.fp16
-                               : codec::CodeBits(sequence.precision().codec) == 8 ? &report->tiers.int8
-                                                                                  : &report->tiers.int4;
+  const double share = 1.0 / shape.num_layers;
   for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
     const codec::TokenSplit split = sequence.layer(layer).split();
-    report->tiers.fp16 += (split.num_sinks + split.num_tail) / static_cast<double>(shape.num_layers);
-    *encoded_tier += split.num_encoded / static_cast<double>(shape.num_layers);
+    const codec::TierCounts counts = sequence.layer(layer).tier_counts();
+    report->tiers.fp16 += share * (split.num_sinks + counts.fp16 + split.num_tail);
+    report->tiers.int8 += share * counts.int8;
+    report->tiers.int4 += share * counts.int4;
+    report->tiers.dropped += share * counts.dropped;
   }
 }
 

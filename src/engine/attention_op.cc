@@ -15,6 +15,8 @@ namespace {
 
 constexpr uint32_t kBlockQueries = 16;  // of one unit when a sequence has several queries
 constexpr uint32_t kStoreRows = 64;     // rounded to fp16 at once
+constexpr uint32_t kSampledBlocks = 8;  // one of so many blocks of queries
+constexpr int kMassBits = 40;           // a mass is below 2^24 queries times heads
 
 // A partial of `rows` rows in memory laid out as out, max, sum.
 size_t PartialFloats(uint32_t rows, uint32_t head_dim) { return size_t{rows} * (head_dim + 2); }
@@ -75,7 +77,7 @@ void AttentionOp::PlanItem(uint32_t index, uint32_t layer) {
   const uint32_t num_chunks = item.sequence->layer(layer).num_chunks();
   for (uint32_t kv_head = 0; kv_head < params_.num_kv_heads; ++kv_head) {
     const uint32_t group_index = index * params_.num_kv_heads + kv_head;
-    if (item.num_rows > 1) {
+    if (item.num_rows > 1 || measures_mass()) {
       for (uint32_t row = 0; row < item.num_rows; row += kBlockQueries) {
         units_.push_back({index, kv_head, row, std::min(kBlockQueries, item.num_rows - row), 0});
       }
@@ -246,11 +248,67 @@ void AttentionOp::AttendBlockUnit(uint32_t layer, const Unit& unit, ggml_tensor*
     return state.views.back();
   });
   Merge(item, unit.kv_head, unit.first, unit.count, dst, state);
+  if (MeasuresMass(item, unit)) {
+    AddMass(cache, unit.kv_head, num_chunks, rows, state);
+  }
+}
+
+void AttentionOp::BeginMass(PromptStatistics wanted, uint32_t num_tokens) {
+  mass_wanted_ = wanted;
+  mass_tokens_ = num_tokens;
+  for (ThreadState& state : threads_) {
+    state.mass.assign(wanted == PromptStatistics::kNone ? 0 : size_t{params_.num_kv_heads} * num_tokens, 0);
+  }
+}
+
+std::vector<std::vector<float>> AttentionOp::TakeMass() {
+  std::vector<std::vector<float>> mass;
+  for (uint32_t kv_head = 0; kv_head < params_.num_kv_heads && mass_wanted_ != PromptStatistics::kNone; ++kv_head) {
+    std::vector<float>& row = mass.emplace_back(mass_tokens_);
+    for (uint32_t t = 0; t < mass_tokens_; ++t) {
+      uint64_t sum = 0;
+      for (ThreadState& state : threads_) {
+        sum += std::exchange(state.mass[size_t{kv_head} * mass_tokens_ + t], 0);
+      }
+      row[t] = std::ldexp(static_cast<float>(sum), -kMassBits);
+    }
+  }
+  return mass;
+}
+
+bool AttentionOp::MeasuresMass(const BatchItem& item, const Unit& unit) const {
+  if (mass_wanted_ != PromptStatistics::kSampledMass) {
+    return mass_wanted_ == PromptStatistics::kMass;
+  }
+  const uint32_t first = item.first_token + unit.first;
+  return first / kBlockQueries % kSampledBlocks == 0 || first + unit.count == mass_tokens_;
+}
+
+// The second pass of a block: its rows' log-sums are known now. Only fp16 tokens are measured, which lie at consecutive
+// positions.
+void AttentionOp::AddMass(const cache::LayerCache& cache, uint32_t kv_head, uint32_t num_chunks,
+                          kernels::RowAttention& rows, ThreadState& state) const {
+  for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
+    const cache::ChunkSlices slices = cache.Chunk(kv_head, chunk);
+    for (const kernels::AttendSlice& slice : slices.span()) {
+      if (slice.segment.layout->codec != codec::TokenCodec::kFp16 || slice.segment.positions != nullptr) {
+        continue;
+      }
+      state.block_mass.assign(RoundUp(slice.num_tokens, codec::kTileTokens), 0.0F);
+      rows.AddMass(slice, state.log_sums, state.block_mass);
+      const size_t first = static_cast<size_t>(slice.segment.first_position) + slice.first_token;
+      uint64_t* sums = state.mass.data() + size_t{kv_head} * mass_tokens_ + first;
+      for (uint32_t t = 0; t < slice.num_tokens; ++t) {
+        sums[t] += static_cast<uint64_t>(std::ldexp(state.block_mass[t], kMassBits));
+      }
+    }
+  }
 }
 
 void AttentionOp::Merge(const BatchItem& item, uint32_t kv_head, uint32_t first_row, uint32_t num_rows,
                         ggml_tensor* dst, ThreadState& state) const {
   const uint32_t head_dim = params_.head_dim;
+  state.log_sums.clear();
   for (uint32_t row = 0; row < num_rows * q_heads_per_kv_head_; ++row) {
     state.outs.clear();
     state.maxes.clear();
@@ -263,7 +321,7 @@ void AttentionOp::Merge(const BatchItem& item, uint32_t kv_head, uint32_t first_
     const uint32_t head = kv_head * q_heads_per_kv_head_ + row % q_heads_per_kv_head_;
     const uint32_t batch_row = item.first_row + first_row + row / q_heads_per_kv_head_;
     auto* out = reinterpret_cast<float*>(static_cast<char*>(dst->data) + batch_row * dst->nb[1]) + head * head_dim;
-    kernels::MergePartials(state.outs, state.maxes, state.sums, std::span(out, head_dim));
+    state.log_sums.push_back(kernels::MergePartials(state.outs, state.maxes, state.sums, std::span(out, head_dim)));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "kvant/cache/sequence.h"
 #include "kvant/engine/backend.h"
+#include "kvant/engine/engine.h"
 #include "kvant/engine/model.h"
 
 struct ggml_context;
@@ -39,6 +40,12 @@ struct BatchItem {
 class AttentionOp {
  public:
   AttentionOp(Backend* backend, const ModelParams& params);
+
+  /// Measure the attention mass of the layers that follow, from nothing; of the last block of `num_tokens` in any case.
+  void BeginMass(PromptStatistics wanted, uint32_t num_tokens);
+  bool measures_mass() const { return mass_wanted_ != PromptStatistics::kNone; }
+  /// What came together since. Shapes  [num_kv_heads][num_tokens]; empty where nothing is wanted
+  std::vector<std::vector<float>> TakeMass();
 
   /// Which rows the next Compute holds, and which layer (any, where the graph has all: they advance together).
   /// The items' caches have the new tokens' slots already (ExtendExact).
@@ -78,6 +85,9 @@ class AttentionOp {
     std::vector<const float*> outs;
     std::vector<float> maxes;
     std::vector<float> sums;
+    std::vector<float> log_sums;    ///< of a block's rows
+    std::vector<float> block_mass;  ///< of one block, token by token of a slice
+    std::vector<uint64_t> mass;     ///< [num_kv_heads, mass_tokens_], in units of 2^-kMassBits: sums in any order agree
   };
 
   static void StoreNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op);
@@ -96,6 +106,9 @@ class AttentionOp {
   void AttendBlockUnit(uint32_t layer, const Unit& unit, ggml_tensor* dst, ThreadState& state);
   kernels::AttendQueries QueriesOf(const ggml_tensor* q, const BatchItem& item, uint32_t kv_head, uint32_t first_row,
                                    uint32_t num_rows) const;
+  bool MeasuresMass(const BatchItem& item, const Unit& unit) const;
+  void AddMass(const cache::LayerCache& cache, uint32_t kv_head, uint32_t num_chunks, kernels::RowAttention& rows,
+               ThreadState& state) const;
   /// Merge state.views, one a chunk in order, into rows [first_row, first_row + num_rows) of the item.
   void Merge(const BatchItem& item, uint32_t kv_head, uint32_t first_row, uint32_t num_rows, ggml_tensor* dst,
              ThreadState& state) const;
@@ -112,6 +125,8 @@ class AttentionOp {
   std::vector<std::atomic<uint32_t>> next_unit_;  ///< of each layer
   std::vector<float> chunk_partials_;
   std::vector<ThreadState> threads_;
+  PromptStatistics mass_wanted_ = PromptStatistics::kNone;
+  uint32_t mass_tokens_ = 0;
 };
 
 }  // namespace kvant::engine

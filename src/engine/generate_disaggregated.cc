@@ -9,6 +9,7 @@
 #include "engine/answer.h"
 #include "kvant/base/hash.h"
 #include "kvant/engine/generate.h"
+#include "kvant/engine/prompt_encoder.h"
 #include "kvant/transfer/receiver.h"
 #include "kvant/transfer/sender.h"
 #include "kvant/transport/loopback.h"
@@ -16,8 +17,11 @@
 namespace kvant::engine {
 namespace {
 
-uint64_t RopeDigest(const RopeParams& rope) {
-  if (rope.scaling == RopeScaling::kNone && !rope.has_freq_factors) {
+uint64_t RopeDigest(const Engine& engine) {
+  const ModelParams& params = engine.model().params();
+  const RopeParams& rope = params.rope;
+  const bool plain = !rope.has_freq_factors && !rope.has_long_factors && rope.dims == params.head_dim;
+  if (rope.scaling == RopeScaling::kNone && plain) {
     return 0;
   }
   Hasher64 hasher;
@@ -27,33 +31,36 @@ uint64_t RopeDigest(const RopeParams& rope) {
   add(rope.factor);
   add(rope.original_context);
   add(rope.attn_factor);
+  add(rope.has_long_factors && engine.context_tokens() > rope.original_context);
   return hasher.Digest();  // the factors themselves are weights, and so in the model's fingerprint
 }
 
-wire::ModelIdentity IdentityOf(const Model& model, const Tokenizer& tokenizer) {
+wire::ModelIdentity IdentityOf(const Engine& engine, const Tokenizer& tokenizer) {
+  const Model& model = engine.model();
   const RopeParams& rope = model.params().rope;
   return {.model_fingerprint = model.fingerprint(),
           .tokenizer_fingerprint = tokenizer.fingerprint(),
           .shape = model.cache_shape(),
           .rope_layout = rope.layout == RopeLayout::kHalves ? wire::RopeLayout::kHalves : wire::RopeLayout::kAdjacent,
           .rope_base = rope.base,
-          .rope_digest = RopeDigest(rope)};
+          .rope_digest = RopeDigest(engine)};
 }
 
 // Sends a layer when the prompt has passed it, and frees it.
-class SendAndClear : public LayerConsumer {
+class SendAndClear : public PromptEncoder {
  public:
-  SendAndClear(transfer::Sender* sender, ThreadPool* pool) : sender_(sender), pool_(pool) {}
+  SendAndClear(transfer::Sender* sender, const codec::Precision& precision, ThreadPool* pool)
+      : PromptEncoder(precision, codec::PromptTail::kEncodeAll, pool), sender_(sender) {}
 
-  Status LayerDone(uint32_t layer, cache::LayerCache& cache) override {
-    KVANT_RETURN_IF_ERROR(sender_->SendLayer(layer, cache, pool_));
+ protected:
+  Status Take(uint32_t layer, cache::LayerCache& cache, const codec::TierMap* tiers) override {
+    KVANT_RETURN_IF_ERROR(sender_->SendLayer(layer, cache, pool_, tiers));
     cache.Clear();
     return OkStatus();
   }
 
  private:
   transfer::Sender* sender_;
-  ThreadPool* pool_;
 };
 
 // What the prefill side is told, and what it leaves behind.
@@ -74,13 +81,13 @@ Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
   KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
                          Sampler::Create(*job.tokenizer, job.options->sampling));
   const auto num_tokens = static_cast<uint32_t>(job.prompt.size());
-  KVANT_RETURN_IF_ERROR(sender.Handshake({.model = IdentityOf(job.engine->model(), *job.tokenizer),
+  KVANT_RETURN_IF_ERROR(sender.Handshake({.model = IdentityOf(*job.engine, *job.tokenizer),
                                           .precision = job.wire,
                                           .num_prompt_tokens = num_tokens,
                                           .num_context_tokens = job.context_tokens}));
   cache::MemoryAccount account(job.options->memory_limit_bytes);
   cache::Sequence sequence = job.engine->NewSequence(job.wire, &account);
-  SendAndClear consumer(&sender, &job.engine->backend().pool());
+  SendAndClear consumer(&sender, job.wire, &job.engine->backend().pool());
   PrefillOptions prefill;
   prefill.cancelled = job.callbacks->cancelled;
   if (job.callbacks->prefill) {
@@ -155,7 +162,7 @@ Result<GenerateReport> GenerateDisaggregated(Engine& prefill, Engine& decode, co
   PrefillJob job{&prefill, &tokenizer, prompt, link.wire, context_tokens, &options, &callbacks};
   transfer::Sender sender(pair.first.get(), {});
   cache::MemoryAccount account(options.memory_limit_bytes);
-  transfer::Receiver receiver(pair.second.get(), {.model = IdentityOf(decode.model(), tokenizer),
+  transfer::Receiver receiver(pair.second.get(), {.model = IdentityOf(decode, tokenizer),
                                                   .max_context_tokens = context_tokens,
                                                   .isa = decode.backend().isa(),
                                                   .account = &account,

@@ -1,5 +1,6 @@
 #include "engine/answer.h"
 #include "kvant/engine/generate.h"
+#include "kvant/engine/prompt_encoder.h"
 
 namespace kvant::engine {
 
@@ -12,7 +13,7 @@ Result<GenerateReport> GenerateLocal(Engine& engine, const Tokenizer& tokenizer,
   KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler, Sampler::Create(tokenizer, options.sampling));
   cache::MemoryAccount account(options.memory_limit_bytes);
   cache::Sequence sequence = engine.NewSequence(kv, &account);
-  EncodeInPlace encode(codec::PromptTail::kByPosition, &engine.backend().pool());
+  EncodeInPlace encode(kv, codec::PromptTail::kByPosition, &engine.backend().pool());
   PrefillOptions prefill;
   prefill.cancelled = callbacks.cancelled;
   if (callbacks.prefill) {

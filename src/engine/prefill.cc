@@ -20,7 +20,7 @@ struct Engine::Prompt {
         options(prompt_options),
         past(target.num_tokens()),
         graph(engine->backend_),
-        builder(*engine->model_),
+        builder(*engine->model_, engine->context_tokens_),
         attention(engine->backend_, engine->model_->params()),
         hidden(prompt_tokens.size() * engine->model_->params().embedding) {}
 
@@ -74,8 +74,6 @@ void Get(const ggml_tensor* result, std::span<float> values) {
 
 }  // namespace
 
-Status EncodeInPlace::LayerDone(uint32_t, cache::LayerCache& cache) { return cache.EncodeDue(tail_, pool_); }
-
 Status Engine::CheckTokens(std::span<const int32_t> tokens) const {
   const auto vocab_size = static_cast<int64_t>(model_->params().vocab_size);
   for (const int32_t token : tokens) {
@@ -87,26 +85,41 @@ Status Engine::CheckTokens(std::span<const int32_t> tokens) const {
   return OkStatus();
 }
 
+Status Engine::CheckLength(uint64_t tokens) const {
+  if (model_->params().rope.has_long_factors && tokens > context_tokens_) {
+    return {StatusCode::kCapacityExceeded, "a sequence of " + std::to_string(tokens) + " tokens in an engine for " +
+                                               std::to_string(context_tokens_) + ": its RoPE factors are for those"};
+  }
+  return OkStatus();
+}
+
 Status Engine::Prefill(cache::Sequence& sequence, std::span<const int32_t> tokens, LayerConsumer& consumer,
                        const PrefillOptions& options, std::vector<float>* last_logits) {
   if (tokens.empty()) {
     return {StatusCode::kInvalidArgument, "the prompt has no tokens"};
   }
   KVANT_RETURN_IF_ERROR(CheckTokens(tokens));
+  KVANT_RETURN_IF_ERROR(CheckLength(uint64_t{sequence.num_tokens()} + tokens.size()));
   Prompt prompt(this, sequence, tokens, options);
   KVANT_RETURN_IF_ERROR(EmbedPrompt(prompt));
+  if (options.attention != PromptAttention::kExact && consumer.wanted() != PromptStatistics::kNone) {
+    return {StatusCode::kInvalidArgument, "attention mass is measured where the prompt's attention is exact"};
+  }
   for (uint32_t layer = 0; layer < model_->params().num_layers; ++layer) {
     cache::LayerCache& cache = sequence.layer(layer);
+    LayerStatistics statistics{layer + 1 == model_->params().num_layers, {}};
+    prompt.attention.BeginMass(consumer.wanted(), prompt.past + prompt.size());
     KVANT_RETURN_IF_ERROR(cache.ExtendExact(prompt.size()));
     if (options.attention == PromptAttention::kExact) {
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunExactChunk(prompt, layer, first, rows); }));
-      KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache));
+      statistics.mass = prompt.attention.TakeMass();
+      KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache, statistics));
     } else {
       prompt.queries.resize(tokens.size() * model_->params().head_dim * model_->params().num_q_heads);
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunInputsChunk(prompt, layer, first, rows); }));
-      KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache));
+      KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache, statistics));
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunAttendChunk(prompt, layer, first, rows); }));
     }
@@ -134,7 +147,8 @@ Status Engine::EmbedPrompt(Prompt& prompt) {
 // One chunk of one layer. In the last layer only the rows whose logits are wanted go beyond the cache.
 Status Engine::RunExactChunk(Prompt& prompt, uint32_t layer, uint32_t first, uint32_t rows) {
   const bool last_layer = layer + 1 == model_->params().num_layers;
-  const bool store_only = last_layer && !prompt.options.all_logits && first + rows < prompt.size();
+  const bool store_only =
+      last_layer && !prompt.options.all_logits && !prompt.attention.measures_mass() && first + rows < prompt.size();
   ggml_context* ctx = prompt.graph.Begin();
   ggml_tensor* hidden = prompt.graph.NewInput(GGML_TYPE_F32, model_->params().embedding, rows);
   ggml_tensor* positions = prompt.graph.NewInput(GGML_TYPE_I32, rows);

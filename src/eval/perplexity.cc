@@ -1,5 +1,7 @@
 #include "kvant/eval/perplexity.h"
 
+#include "kvant/engine/prompt_encoder.h"
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -60,7 +62,7 @@ class WindowScorer {
   Result<Pass> Run(const codec::Precision& precision, const Pass* reference) {
     cache::MemoryAccount account;
     cache::Sequence sequence = engine_.NewSequence(precision, &account);
-    engine::EncodeInPlace encode(codec::PromptTail::kEncodeAll, &engine_.backend().pool());
+    engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kEncodeAll, &engine_.backend().pool());
     Pass pass;
     engine::PrefillOptions prefill;
     prefill.all_logits = [&](uint32_t first, uint32_t rows, std::span<const float> logits) {
@@ -85,7 +87,7 @@ class WindowScorer {
 
  private:
   struct KeepExact : engine::LayerConsumer {
-    Status LayerDone(uint32_t, cache::LayerCache&) override { return OkStatus(); }
+    Status LayerDone(uint32_t, cache::LayerCache&, const engine::LayerStatistics&) override { return OkStatus(); }
   };
 
   bool IsKlRow(uint32_t position) const {

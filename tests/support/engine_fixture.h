@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kvant/engine/engine.h"
+#include "kvant/engine/prompt_encoder.h"
 #include "kvant/engine/tokenizer.h"
 
 namespace kvant::test {

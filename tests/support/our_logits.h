@@ -10,7 +10,7 @@ namespace kvant::test {
 /// Logits [tokens, vocab_size] of a prompt through our engine over an exact cache.
 inline std::vector<float> OurLogits(LoadedModel& loaded, std::span<const int32_t> tokens, uint32_t chunk_tokens) {
   cache::Sequence sequence = loaded.engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded.account);
-  engine::EncodeInPlace consumer(codec::PromptTail::kByPosition, nullptr);
+  engine::EncodeInPlace consumer(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
   std::vector<float> all;
   std::vector<float> last;
   engine::PrefillOptions options;

@@ -13,23 +13,29 @@
 
 namespace kvant::engine {
 
+/// What is measured of a prompt's attention on the way (methods.md 3.12; design.md decision 2).
+enum class PromptStatistics : uint8_t {
+  kNone,
+  kMass,         ///< the attention that every token is paid by all the prompt's queries: a second pass over the keys
+  kSampledMass,  ///< the same of every 8th block of 16 queries, and of the last one
+};
+
+/// What was measured of a layer.
+struct LayerStatistics {
+  bool last_layer = false;
+  /// Attention mass, summed over a KV head's query heads; empty unless wanted. Of tokens that were encoded before the
+  /// prompt nothing is measured: 0. Shapes  [num_kv_heads][tokens of the sequence]
+  std::vector<std::vector<float>> mass;
+};
+
 /// What happens to a layer's keys and values when the whole prompt has passed through that layer.
 class LayerConsumer {
  public:
   virtual ~LayerConsumer() = default;
-  /// `cache` holds the prompt's tokens of layer `layer` at fp16 (and whatever was stored before the prompt).
-  virtual Status LayerDone(uint32_t layer, cache::LayerCache& cache) = 0;
-};
-
-/// Encode in place what is due.
-class EncodeInPlace : public LayerConsumer {
- public:
-  EncodeInPlace(codec::PromptTail tail, ThreadPool* pool) : tail_(tail), pool_(pool) {}
-  Status LayerDone(uint32_t layer, cache::LayerCache& cache) override;
-
- private:
-  codec::PromptTail tail_;
-  ThreadPool* pool_;
+  virtual PromptStatistics wanted() const { return PromptStatistics::kNone; }
+  /// `cache` holds the prompt's tokens of layer `layer` at fp16 (and whatever was stored before the prompt). It stays
+  /// where it is until the prompt has passed the last layer.
+  virtual Status LayerDone(uint32_t layer, cache::LayerCache& cache, const LayerStatistics& statistics) = 0;
 };
 
 /// What attention of a prompt reads.
@@ -60,13 +66,16 @@ struct DecodeItem {
 /// Threads  one caller at a time; sequences are the caller's
 class Engine {
  public:
-  Engine(const Model* model, Backend* backend);
+  /// `context_tokens`: what a sequence may hold; 0 is what the model is meant for. It decides which factors a model
+  /// with LongRoPE turns its keys by, and only there a longer sequence is refused.
+  Engine(const Model* model, Backend* backend, uint32_t context_tokens = 0);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   const Model& model() const { return *model_; }
   Backend& backend() { return *backend_; }
+  uint32_t context_tokens() const { return context_tokens_; }
 
   cache::Sequence NewSequence(const codec::Precision& precision, cache::MemoryAccount* account) const;
 
@@ -75,8 +84,8 @@ class Engine {
   ///
   /// Requires tokens not empty. The sequence may hold tokens already: the prompt goes on after them
   /// Shapes   last_logits [vocab_size], of the last token
-  /// Errors   kInvalidArgument: a token outside the vocabulary; kNumeric with layer and position; kCapacityExceeded;
-  ///          kCancelled; what the consumer returns. After an error the sequence is to be dropped
+  /// Errors   kInvalidArgument: a token outside the vocabulary; kNumeric with layer and position; kCapacityExceeded
+  ///          (memory; a context that LongRoPE's factors were not chosen for); kCancelled; what the consumer returns. After an error the sequence is to be dropped
   Status Prefill(cache::Sequence& sequence, std::span<const int32_t> tokens, LayerConsumer& consumer,
                  const PrefillOptions& options, std::vector<float>* last_logits);
 
@@ -91,6 +100,7 @@ class Engine {
   struct DecodeGraph;
 
   Status CheckTokens(std::span<const int32_t> tokens) const;
+  Status CheckLength(uint64_t tokens) const;
   Status EmbedPrompt(Prompt& prompt);
   Status RunLayer(Prompt& prompt, uint32_t layer);
   Status RunExactChunk(Prompt& prompt, uint32_t layer, uint32_t first, uint32_t rows);
@@ -101,6 +111,7 @@ class Engine {
 
   const Model* model_;
   Backend* backend_;
+  uint32_t context_tokens_;
   std::unique_ptr<DecodeGraph> decode_;
 };
 

@@ -1,5 +1,7 @@
 #include "cli/bench/kvant_arm.h"
 
+#include "kvant/engine/prompt_encoder.h"
+
 #include <algorithm>
 
 namespace kvant::cli {
@@ -12,7 +14,7 @@ constexpr codec::Precision kExact = {codec::TokenCodec::kFp16, false, 0, codec::
 Status KvantArm::Prefill(std::span<const int32_t> prompt) {
   sequence_.reset();
   sequence_.emplace(engine_->NewSequence(precision_, account_));
-  engine::EncodeInPlace consumer(codec::PromptTail::kByPosition, &engine_->backend().pool());
+  engine::EncodeInPlace consumer(sequence_->precision(), codec::PromptTail::kByPosition, &engine_->backend().pool());
   return engine_->Prefill(*sequence_, prompt, consumer, {}, &logits_);
 }
 

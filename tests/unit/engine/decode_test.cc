@@ -40,7 +40,7 @@ class DecodeTest : public testing::Test {
   cache::Sequence Prefilled(const std::string& word, std::span<const int32_t> tokens, std::vector<float>* logits,
                             codec::PromptTail tail = codec::PromptTail::kByPosition, uint32_t chunk_tokens = 512) {
     cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision(word), &loaded_->account);
-    engine::EncodeInPlace encode(tail, &loaded_->backend->pool());
+    engine::EncodeInPlace encode(sequence.precision(), tail, &loaded_->backend->pool());
     engine::PrefillOptions options;
     options.chunk_tokens = chunk_tokens;
     const Status status = loaded_->engine->Prefill(sequence, tokens, encode, options, logits);
@@ -147,7 +147,7 @@ TEST_F(DecodeTest, MemoryIsCountedAndReturned) {
 TEST_F(DecodeTest, AFullCacheIsAnErrorAndLeavesNothingBehind) {
   cache::MemoryAccount small(300'000);
   cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("fp16"), &small);
-  engine::EncodeInPlace encode(codec::PromptTail::kByPosition, nullptr);
+  engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
   std::vector<float> logits;
   const Status status = loaded_->engine->Prefill(sequence, SomeTokens(2000, 1), encode, {}, &logits);
   EXPECT_EQ(status.code(), StatusCode::kCapacityExceeded);
@@ -193,7 +193,7 @@ TEST_F(DecodeTest, KeysBeyondFp16AreAnErrorWithLayerAndPosition) {
   ASSERT_NE(huge, nullptr);
   for (const char* word : {"fp16", "int8", "int4"}) {
     cache::Sequence sequence = huge->engine->NewSequence(*codec::ParsePrecision(word), &huge->account);
-    engine::EncodeInPlace encode(codec::PromptTail::kByPosition, nullptr);
+    engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
     std::vector<float> logits;
     const Status status = huge->engine->Prefill(sequence, SomeTokens(20, 1), encode, {}, &logits);
     EXPECT_EQ(status.code(), StatusCode::kNumeric) << word;

@@ -1,33 +1,10 @@
 // Tiny random models against libllama: each feature is right, and each one switched off would be noticed.
 #include <gtest/gtest.h>
 
-#include "support/engine_fixture.h"
-#include "support/gguf_fixture.h"
-#include "support/oracle.h"
-#include "support/our_logits.h"
-#include "support/temp_dir.h"
+#include "support/tiny_oracle.h"
 
 namespace kvant::test {
 namespace {
-
-constexpr double kBound = 2e-5;
-constexpr size_t kNumTokens = 200;
-
-std::vector<int32_t> RandomTokens(uint32_t vocab_size) {
-  std::vector<int32_t> tokens(kNumTokens);
-  uint64_t state = 7;
-  for (int32_t& token : tokens) {
-    state = state * 6364136223846793005U + 1442695040888963407U;
-    token = static_cast<int32_t>((state >> 33) % vocab_size);
-  }
-  return tokens;
-}
-
-std::string WriteTiny(const TempDir& folder, const std::string& name, const TinyModelParams& params) {
-  const Status status = WriteTinyModel(params, folder.File(name));
-  EXPECT_TRUE(status.ok()) << status.message();
-  return folder.File(name);
-}
 
 double KlAgainstOracle(const std::string& oracle_model, const std::string& our_model) {
   auto loaded = LoadedModel::Load(our_model);
@@ -83,8 +60,8 @@ TEST_P(FeatureTest, AgreesAndWouldBeMissed) {
   const double right = KlAgainstOracle(with, with);
   const double wrong = KlAgainstOracle(with, without);
   std::printf("%s: KL %.3g, switched off %.3g\n", GetParam().name, right, wrong);
-  EXPECT_LE(right, kBound);
-  EXPECT_GT(wrong, 100 * kBound);
+  EXPECT_LE(right, kOracleBound);
+  EXPECT_GT(wrong, 100 * kOracleBound);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FeatureTest,
@@ -105,8 +82,8 @@ TEST(Features, RopeLayoutWouldBeMissed) {
   const double right = KlAgainstOracle(path, path);
   const double wrong = KlAgainstOracle(path, swapped);
   std::printf("rope layout: KL %.3g, other layout %.3g\n", right, wrong);
-  EXPECT_LE(right, kBound);
-  EXPECT_GT(wrong, 100 * kBound);
+  EXPECT_LE(right, kOracleBound);
+  EXPECT_GT(wrong, 100 * kOracleBound);
 }
 
 class HeadDimTest : public testing::TestWithParam<uint32_t> {};
@@ -114,7 +91,7 @@ class HeadDimTest : public testing::TestWithParam<uint32_t> {};
 TEST_P(HeadDimTest, AgreesWithOracle) {
   const TempDir folder;
   const std::string path = WriteTiny(folder, "model.gguf", {.head_dim = GetParam()});
-  EXPECT_LE(KlAgainstOracle(path, path), kBound);
+  EXPECT_LE(KlAgainstOracle(path, path), kOracleBound);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HeadDimTest, testing::Values(40U, 48U, 64U, 80U, 96U, 100U, 128U, 256U));
