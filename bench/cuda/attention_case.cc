@@ -99,7 +99,8 @@ class Builder {
         pool.page_tokens = spec.format == DecodeFormat::kPair ? kPairPageTokens : 64;
         DecodeSegment segment{spec.format, spec.num_tokens, spec.first_visible,
                               static_cast<uint32_t>(case_.page_table.size()), 0};
-        if (spec.format == DecodeFormat::kFp16 || spec.format == DecodeFormat::kBf16 || (spec.format != DecodeFormat::kPair && !case_.spec.equalized)) {
+        if (spec.format == DecodeFormat::kFp16 || spec.format == DecodeFormat::kBf16 ||
+            (spec.format != DecodeFormat::kPair && !case_.spec.equalized)) {
           segment.map = kernels::cuda::DecodeRun::kNone;
         }
         case_.segments.push_back(segment);
@@ -210,7 +211,8 @@ class Builder {
       kernels::cuda::StorePairRecordRef(
           layout, encoded,
           Record(DecodeFormat::kPair, case_.page_table[segment.page_table + page], head).first(layout.record_bytes()));
-      codec::DecodePairPageRef(Format(), encoded, key_rows.subspan(at, page_elements), value_rows.subspan(at, page_elements));
+      codec::DecodePairPageRef(Format(), encoded, key_rows.subspan(at, page_elements),
+                               value_rows.subspan(at, page_elements));
       for (uint32_t t = 0; case_.spec.rotated && t < kPairPageTokens; ++t) {
         Hadamard(value_rows.subspan(at + size_t{t} * d_, d_));
       }
@@ -234,9 +236,9 @@ class Builder {
       }
       const Rows key_codes = Encode(codec, page_keys.data(), count);
       const Rows value_codes = Encode(codec, values.data() + size_t{first} * d_, count);
-      kernels::cuda::StoreTokenTilesRef(codec, d_,
-                                        Record(segment.format, case_.page_table[segment.page_table + first / page_tokens], head),
-                                        0, count, key_codes.Const(), value_codes.Const());
+      kernels::cuda::StoreTokenTilesRef(
+          codec, d_, Record(segment.format, case_.page_table[segment.page_table + first / page_tokens], head), 0, count,
+          key_codes.Const(), value_codes.Const());
       for (uint32_t t = 0; !key_rows.empty() && t < count; ++t) {
         const size_t at = size_t{first + t} * d_;
         DecodeOne(codec, key_codes, t, key_rows.subspan(at, d_));
@@ -258,14 +260,16 @@ class Builder {
 
   Rows Encode(TokenCodec codec, const Half* src, uint32_t count) const {
     Rows rows{std::vector<uint8_t>(count * codec::RowCodeBytes(codec, d_)),
-              std::vector<Half>(codec::HasScale(codec) ? count : 0), std::vector<Half>(codec::HasZero(codec) ? count : 0)};
+              std::vector<Half>(codec::HasScale(codec) ? count : 0),
+              std::vector<Half>(codec::HasZero(codec) ? count : 0)};
     codec::EncodeRowsRef(codec, d_, src, d_, count, {rows.codes, rows.scales, rows.zeros});
     return rows;
   }
 
   void DecodeOne(TokenCodec codec, const Rows& rows, uint32_t t, std::span<float> dst) const {
     codec::DecodeRow(codec, d_, rows.codes.data() + t * codec::RowCodeBytes(codec, d_),
-                     codec::HasScale(codec) ? rows.scales[t] : Half{}, codec::HasZero(codec) ? rows.zeros[t] : Half{}, dst);
+                     codec::HasScale(codec) ? rows.scales[t] : Half{}, codec::HasZero(codec) ? rows.zeros[t] : Half{},
+                     dst);
   }
 
   void Attend() {

@@ -31,8 +31,8 @@ struct CaseSpec {
   std::vector<codec::WidthMap> maps;  ///< one a KV head (repeated when there are fewer); pair segments
   uint32_t value_bits = 2;
   uint32_t value_groups = 1;
-  bool equalized = false;   ///< token tiers beyond fp16
-  bool rotated = false;     ///< pair values are stored Hadamard-rotated
+  bool equalized = false;  ///< token tiers beyond fp16
+  bool rotated = false;    ///< pair values are stored Hadamard-rotated
   float soft_cap = 0.0F;
   float key_spread = 1.0F;  ///< larger: sharper softmax
   codec::PairRule rule = codec::PairRule::kMidRise;

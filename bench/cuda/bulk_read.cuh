@@ -31,11 +31,10 @@ __global__ void __launch_bounds__(kWarps * 32, 1) BulkReadKernel(const std::byte
   auto issue = [&](int index, int stage) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier + 8 * stage), "r"(chunk)
                  : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            SharedAddress(mine + stage * chunk)),
-        "l"(src + static_cast<size_t>(index) * chunk), "r"(chunk), "r"(barrier + 8 * stage)
-        : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     SharedAddress(mine + stage * chunk)),
+                 "l"(src + static_cast<size_t>(index) * chunk), "r"(chunk), "r"(barrier + 8 * stage)
+                 : "memory");
   };
   for (int i = 0; i < kStages && first + i < last; ++i) issue(first + i, i);
   int stage = 0;

@@ -1,10 +1,9 @@
-#include "clocks.h"
-
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
 #include <cstdint>
 
+#include "clocks.h"
 #include "device_memory.h"
 
 namespace kvant::cuda_bench {

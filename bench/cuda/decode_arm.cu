@@ -1,11 +1,10 @@
-#include "decode_arm.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
 
 #include "bulk_read.cuh"
+#include "decode_arm.h"
 
 namespace kvant::cuda_bench {
 namespace {
@@ -100,6 +99,7 @@ DecodeArm::DecodeArm(const FormatSpec& format, BatchKind kind, const kernels::cu
   kernels::cuda::DecodeCosts& costs = kernel_.costs;
   if (wanted.overhead >= 0) costs.tile_overhead = static_cast<uint32_t>(wanted.overhead);
   if (wanted.fine_below >= 0) costs.fine_below = static_cast<uint32_t>(wanted.fine_below);
+  if (wanted.fine_above_percent >= 0) costs.fine_above_percent = static_cast<uint32_t>(wanted.fine_above_percent);
   if (wanted.least_bytes >= 0) costs.least_bytes = static_cast<uint32_t>(wanted.least_bytes);
   LayOut(format, Lengths(wanted.batch, wanted.tokens, kind), sample);
   MakePools(sample);
@@ -112,8 +112,8 @@ DecodeArm::DecodeArm(const FormatSpec& format, BatchKind kind, const kernels::cu
 void DecodeArm::Check(const AttentionCase& sample) {
   error_ = ErrorOf(DecodeRunner(sample).Run(), sample.expected);
   if (!(error_ <= kTolerance)) {
-    throw DeviceError({StatusCode::kInternal, name_ + " differs from the reference by " + std::to_string(error_) +
-                                                  " of the largest output"});
+    throw DeviceError({StatusCode::kInternal,
+                       name_ + " differs from the reference by " + std::to_string(error_) + " of the largest output"});
   }
 }
 
@@ -124,8 +124,8 @@ void DecodeArm::LayOut(const FormatSpec& format, const std::vector<uint32_t>& le
       const bool pair = spec.format == DecodeFormat::kPair;
       const auto f = static_cast<size_t>(spec.format);
       const uint32_t page_tokens = sample.pools[f].page_tokens;
-      segments_.push_back({spec.format, spec.num_tokens, 0, static_cast<uint32_t>(owners_.size()),
-                           pair ? 0U : DecodeRun::kNone});
+      segments_.push_back(
+          {spec.format, spec.num_tokens, 0, static_cast<uint32_t>(owners_.size()), pair ? 0U : DecodeRun::kNone});
       const uint32_t pages = (spec.num_tokens + page_tokens - 1) / page_tokens;
       owners_.insert(owners_.end(), pages, f);
       pages_[f] += pages;
@@ -190,7 +190,8 @@ void DecodeArm::Record(const AttentionCase& sample, const std::vector<std::vecto
   launch.workspace = Upload(std::make_unique<DeviceBuffer>(kernels::cuda::WorkspaceOf(plan_).total_bytes()));
   launch.q = reinterpret_cast<const float*>(Upload(std::make_unique<DeviceBuffer>(q)));
   launch.out = reinterpret_cast<float*>(Upload(std::make_unique<DeviceBuffer>(q.size() * sizeof(float))));
-  launch.maps = reinterpret_cast<const kernels::cuda::PairDeviceMap*>(Upload(std::make_unique<DeviceBuffer>(sample.maps)));
+  launch.maps =
+      reinterpret_cast<const kernels::cuda::PairDeviceMap*>(Upload(std::make_unique<DeviceBuffer>(sample.maps)));
   launch.softmax_scale = sample.softmax_scale;
   for (size_t f = 0; f < sample.pools.size(); ++f) {
     const cuda_test::HostPool& pool = sample.pools[f];
@@ -223,7 +224,7 @@ void DecodeArm::RecordRead() {
   const size_t places = std::max<size_t>(1, pool_bytes / bytes);
   read_ = std::make_unique<TimedGraph>(launches_, [&](cudaStream_t stream, int i) {
     kernel<<<sms, kWarps * 32, kShared, stream>>>(pool + static_cast<size_t>(i) % places * bytes,
-                                                 static_cast<int>(bytes / kChunk), kChunk);
+                                                  static_cast<int>(bytes / kChunk), kChunk);
   });
 }
 

@@ -22,8 +22,8 @@ struct FormatSpec {
   codec::WidthMap map = {};  ///< pair pages
   uint32_t value_bits = 2;
   uint32_t value_groups = 1;
-  bool fixed_steps = true;         ///< the kernel with the map's constants, where there is one
-  double alu_cycles_a_page = 0;    ///< of one multiprocessor, counted in the kernel's code; 0: not counted
+  bool fixed_steps = true;       ///< the kernel with the map's constants, where there is one
+  double alu_cycles_a_page = 0;  ///< of one multiprocessor, counted in the kernel's code; 0: not counted
 };
 std::vector<FormatSpec> AllFormats(uint32_t head_dim);
 

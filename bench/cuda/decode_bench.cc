@@ -18,7 +18,8 @@ using kernels::cuda::BatchKind;
 using kernels::cuda::Measured;
 
 struct Options {
-  std::vector<std::pair<uint32_t, uint32_t>> shapes = {{1, 8192}, {1, 32768}, {1, 131072}, {8, 32768}, {32, 32768}, {128, 8192}};
+  std::vector<std::pair<uint32_t, uint32_t>> shapes = {{1, 8192},  {1, 32768},  {1, 131072},
+                                                       {8, 32768}, {32, 32768}, {128, 8192}};
   std::vector<std::string> formats = kernels::cuda::AttentionFormats();
   AttentionMeasurement wanted;
   bool verdicts = false;
@@ -37,12 +38,14 @@ void PrintTable(const Options& options, uint32_t batch, uint32_t tokens) {
   for (const std::string& format : options.formats) arms.push_back({format});
   const Measured measured = MustMeasure(MeasureAttention(AtShape(options, batch, tokens, arms)));
   std::printf("\n%u x %u, %u KV heads, %u query heads a KV head, head dimension %u\n", batch, tokens,
-              options.wanted.shape.num_kv_heads, options.wanted.shape.q_heads_per_kv_head, options.wanted.shape.head_dim);
+              options.wanted.shape.num_kv_heads, options.wanted.shape.q_heads_per_kv_head,
+              options.wanted.shape.head_dim);
   PrintAttention(measured);
 }
 
 /// Arm `name` against `base`: its time may be `limit` times the base's, or must lie within ±10 % of that.
-void Verdict(const Measured& measured, const char* what, const std::string& name, const std::string& base, double limit) {
+void Verdict(const Measured& measured, const char* what, const std::string& name, const std::string& base,
+             double limit) {
   const double ratio = MedianOf(measured, name) / MedianOf(measured, base);
   std::printf("  %-4s %-52s %6.3f of %s, at most %.2f\n", ratio <= limit ? "met" : "MISS", (name + ": " + what).c_str(),
               ratio, base.c_str(), limit);
@@ -51,7 +54,10 @@ void Verdict(const Measured& measured, const char* what, const std::string& name
 void VerdictOfBytes(const Measured& measured, const std::string& name, const std::string& base) {
   const double bytes = BytesOf(measured, name) / BytesOf(measured, base);
   const double ratio = MedianOf(measured, name) / MedianOf(measured, base) / bytes;
-  std::printf("  %-4s %-52s %6.3f of %s by bytes (x %.3f), 0.90 to 1.10\n", ratio <= 1.1 && ratio >= 0.9 ? "met" : ratio < 0.9 ? "over" : "MISS",
+  std::printf("  %-4s %-52s %6.3f of %s by bytes (x %.3f), 0.90 to 1.10\n",
+              ratio <= 1.1 && ratio >= 0.9 ? "met"
+              : ratio < 0.9                ? "over"
+                                           : "MISS",
               (name + ": the time its bytes say").c_str(), ratio, base.c_str(), bytes);
 }
 
@@ -59,8 +65,8 @@ void VerdictOfBytes(const Measured& measured, const std::string& name, const std
 void PrintBatchVerdicts(const Options& options, uint32_t batch, uint32_t tokens) {
   std::printf("\n%u x %u\n", batch, tokens);
   for (const char* format : {"fp16", "int8", "int4", "pnmix"}) {
-    const Measured measured = MustMeasure(MeasureAttention(AtShape(
-        options, batch, tokens, {{format}, {format, BatchKind::kShuffled}, {format, BatchKind::kRagged}})));
+    const Measured measured = MustMeasure(MeasureAttention(
+        AtShape(options, batch, tokens, {{format}, {format, BatchKind::kShuffled}, {format, BatchKind::kRagged}})));
     Verdict(measured, "page table in random order", std::string(format) + " shuffled", format, 1.05);
     Verdict(measured, "lengths 1 : 64 of equal total", std::string(format) + " ragged", format, 1.15);
   }
@@ -68,9 +74,16 @@ void PrintBatchVerdicts(const Options& options, uint32_t batch, uint32_t tokens)
 
 void PrintFormatVerdicts(const Options& options, uint32_t batch, uint32_t tokens) {
   std::printf("\n%u x %u\n", batch, tokens);
-  const Measured measured = MustMeasure(MeasureAttention(AtShape(
-      options, batch, tokens,
-      {{"fp16"}, {"bf16"}, {"int8"}, {"int4"}, {"pnmix"}, {"pnmix general"}, {"uniform2"}, {"pnmix v=4"}, {"pairs:2.0 v=4"}})));
+  const Measured measured = MustMeasure(MeasureAttention(AtShape(options, batch, tokens,
+                                                                 {{"fp16"},
+                                                                  {"bf16"},
+                                                                  {"int8"},
+                                                                  {"int4"},
+                                                                  {"pnmix"},
+                                                                  {"pnmix general"},
+                                                                  {"uniform2"},
+                                                                  {"pnmix v=4"},
+                                                                  {"pairs:2.0 v=4"}})));
   PrintAttention(measured);
   Verdict(measured, "the mask, at equal bytes", "pnmix general", "uniform2", 1.05);
   Verdict(measured, "the mask, with constants", "pnmix", "uniform2", 1.05);
@@ -89,8 +102,9 @@ void PrintGroupVerdict(Options options, uint32_t batch, uint32_t tokens) {
   const Measured sixteen = MustMeasure(MeasureAttention(AtShape(options, batch, tokens, arms)));
   std::printf("\n%u x %u, 16 query heads a KV head against 8\n", batch, tokens);
   for (const AttentionArm& arm : arms) {
-    std::printf("  %-10s %8.1f us against %8.1f us: %.2f times\n", arm.format.c_str(), MedianOf(sixteen, arm.format) * 1e6,
-                MedianOf(eight, arm.format) * 1e6, MedianOf(sixteen, arm.format) / MedianOf(eight, arm.format));
+    std::printf("  %-10s %8.1f us against %8.1f us: %.2f times\n", arm.format.c_str(),
+                MedianOf(sixteen, arm.format) * 1e6, MedianOf(eight, arm.format) * 1e6,
+                MedianOf(sixteen, arm.format) / MedianOf(eight, arm.format));
   }
 }
 
@@ -140,6 +154,8 @@ Options Parse(int argc, char** argv) {
       options.wanted.overhead = std::atoi(value);
     } else if (flag == "--fine-below") {
       options.wanted.fine_below = std::atoi(value);
+    } else if (flag == "--fine-above") {
+      options.wanted.fine_above_percent = std::atoi(value);
     } else if (flag == "--least-bytes") {
       options.wanted.least_bytes = std::atoi(value);
     } else {

@@ -23,7 +23,8 @@ class DecodeRunner {
  public:
   explicit DecodeRunner(const AttentionCase& c)
       : kernel_(Must(kernels::cuda::SelectDecode(RequestOf(c)))),
-        plan_(Must(kernels::cuda::PlanDecode(c.spec.shape, c.segments, c.sequence_segments, kernel_.costs, kernel_.grid))),
+        plan_(Must(
+            kernels::cuda::PlanDecode(c.spec.shape, c.segments, c.sequence_segments, kernel_.costs, kernel_.grid))),
         plan_bytes_(plan_.DeviceBytes()),
         workspace_(kernels::cuda::WorkspaceOf(plan_).total_bytes()),
         q_(c.q),

@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "clocks.h"
+#include "kernels/cuda/head_dim.h"
 #include "page_arms.h"
 #include "timed_graph.h"
 
@@ -20,9 +21,8 @@ Measured TimeArms(const std::vector<PageArm>& arms, int rounds) {
     if (!arm.equals_reference()) throw DeviceError({StatusCode::kInternal, arm.name + " differs from the reference"});
   }
   cuda_bench::Stopwatch watch;
-  const auto times = cuda_bench::InTurn(arms.size(), rounds, [&](size_t arm) {
-    return watch.Seconds([&] { Must(arms[arm].run()); });
-  });
+  const auto times = cuda_bench::InTurn(arms.size(), rounds,
+                                        [&](size_t arm) { return watch.Seconds([&] { Must(arms[arm].run()); }); });
   Measured measured;
   cuda_bench::ReadDevice(&measured);
   for (size_t i = 0; i < arms.size(); ++i) {
@@ -39,11 +39,7 @@ Status CheckShape(const CodecMeasurement& wanted) {
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     return {StatusCode::kNotFound, std::string("no usable GPU: ") + cudaGetErrorString(cudaGetLastError())};
   }
-  if (wanted.head_dim != 64 && wanted.head_dim != 128 && wanted.head_dim != 256) {
-    return {StatusCode::kModelUnsupported,
-            "the CUDA kernels have head dimensions 64, 128 and 256, not " + std::to_string(wanted.head_dim)};
-  }
-  return OkStatus();
+  return ForHeadDim(wanted.head_dim, [](auto) { return OkStatus(); });
 }
 
 constexpr TokenCodec kQuantized[] = {TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine};

@@ -1,5 +1,3 @@
-#include "page_arms.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "kvant/codec/equalization.h"
 #include "kvant/kernels/cuda/importance.h"
 #include "kvant/kernels/cuda/pack.h"
+#include "page_arms.h"
 
 namespace kvant::cuda_bench {
 namespace {
@@ -61,14 +60,16 @@ std::byte* PageMemory::Keep(size_t bytes) {
 PageArm PageMemory::Copy() {
   const auto run = [this]() -> Status {
     Check(cudaMemcpyAsync(copy_->data(), keys_->data(), side_bytes(), cudaMemcpyDeviceToDevice), "copy");
-    Check(cudaMemcpyAsync(copy_->data() + side_bytes(), values_->data(), side_bytes(), cudaMemcpyDeviceToDevice), "copy");
+    Check(cudaMemcpyAsync(copy_->data() + side_bytes(), values_->data(), side_bytes(), cudaMemcpyDeviceToDevice),
+          "copy");
     return OkStatus();
   };
   const auto equal = [this] { return Download<Half>(copy_->data(), host_keys_.size()) == host_keys_; };
   return {"memcpy", 2 * side_bytes(), 4 * side_bytes(), run, equal};
 }
 
-PageArm PageMemory::Pack(const std::string& name, const codec::WidthMap& map, uint32_t value_bits, codec::PairRule rule) {
+PageArm PageMemory::Pack(const std::string& name, const codec::WidthMap& map, uint32_t value_bits,
+                         codec::PairRule rule) {
   const codec::PairFormat format{d_, 128, value_bits, d_, rule, rule};
   const auto layout = cuda_test::Must(kernels::cuda::PairDeviceLayout::Make(format, map));
   std::vector<kernels::cuda::PairPackJob> jobs;
@@ -88,7 +89,8 @@ PageArm PageMemory::Pack(const std::string& name, const codec::WidthMap& map, ui
     for (const uint32_t head : {0U, heads_ - 1}) {  // of the second page
       const size_t first = 128 * row() + size_t{head} * d_;
       std::vector<std::byte> expected(pack.record_bytes);
-      StorePairRecordRef(layout, EncodePairPageRef(format, map, host_keys_.data() + first, host_values_.data() + first, row()),
+      StorePairRecordRef(layout,
+                         EncodePairPageRef(format, map, host_keys_.data() + first, host_values_.data() + first, row()),
                          expected);
       const auto* record = static_cast<const std::byte*>(pack.pool) + pack.page_bytes + head * pack.record_bytes;
       if (Download<std::byte>(record, pack.record_bytes) != expected) return false;
@@ -126,7 +128,8 @@ PageArm PageMemory::Store(TokenCodec codec, bool equalized) {
     for (uint32_t t = 0; t < 16; ++t) {
       std::vector<Half> key(host_keys_.begin() + t * row(), host_keys_.begin() + t * row() + d_);
       const std::span<const Half> of_head(map);
-      if (equalized && codec != TokenCodec::kFp16) codec::EqualizeRow(key, of_head.first(d_), of_head.subspan(d_, d_), key);
+      if (equalized && codec != TokenCodec::kFp16)
+        codec::EqualizeRow(key, of_head.first(d_), of_head.subspan(d_, d_), key);
       std::vector<uint8_t> codes(2 * bytes);
       std::vector<Half> params(4);
       const std::span<uint8_t> c(codes);
@@ -142,7 +145,8 @@ PageArm PageMemory::Store(TokenCodec codec, bool equalized) {
     return Download<std::byte>(store.pool, expected.size()) == expected;
   };
   return {"store " + std::string(codec::TokenCodecName(codec)) + (equalized ? " equalized" : ""), 2 * side_bytes(),
-          2 * side_bytes() + store.page_bytes * pages_, [store] { return kernels::cuda::StoreTiles(store, {}); }, equal};
+          2 * side_bytes() + store.page_bytes * pages_, [store] { return kernels::cuda::StoreTiles(store, {}); },
+          equal};
 }
 
 std::vector<PageArm> PageMemory::Rows(TokenCodec codec) {
@@ -163,8 +167,8 @@ std::vector<PageArm> PageMemory::Rows(TokenCodec codec) {
   std::vector<Half> decoded(host_keys_.size());
   codec::DecodeRowsRef(codec, d_, {codes, scales, zeros}, checked, decoded.data(), d_);
   const auto encoded_equal = [=] {
-    return Download<uint8_t>(rows.codes, codes.size()) == codes && Download<Half>(rows.scales, scales.size()) == scales &&
-           Download<Half>(rows.zeros, zeros.size()) == zeros;
+    return Download<uint8_t>(rows.codes, codes.size()) == codes &&
+           Download<Half>(rows.scales, scales.size()) == scales && Download<Half>(rows.zeros, zeros.size()) == zeros;
   };
   const auto decoded_equal = [=] { return Download<Half>(dst, decoded.size()) == decoded; };
   const uint32_t d = d_;
@@ -187,7 +191,8 @@ PageArm PageMemory::Norms() {
   const auto equal = [=, this] {
     std::vector<double> expected(num_sums);
     kernels::cuda::AddPairNormsRef(norms.pairs, d_, heads_, host_keys_, expected);
-    const double repeats = static_cast<double>(num_rows) * static_cast<double>(row()) / static_cast<double>(host_keys_.size());
+    const double repeats =
+        static_cast<double>(num_rows) * static_cast<double>(row()) / static_cast<double>(host_keys_.size());
     const std::vector<float> got = Download<float>(norms.sums, num_sums);
     for (size_t i = 0; i < num_sums; ++i) {
       if (!(std::fabs(double{got[i]} / (expected[i] * repeats) - 1.0) <= 1e-5)) return false;
@@ -220,7 +225,8 @@ PageArm PageMemory::Mass(const std::string& name, uint32_t num_queries, uint32_t
   const auto adds_up = [call, count] {
     double sum = 0;
     for (const float x : Download<float>(call.mass, count)) sum += double{x};
-    const double expected = double{static_cast<double>(call.num_queries)} * call.num_kv_heads * call.q_heads_per_kv_head;
+    const double expected =
+        double{static_cast<double>(call.num_queries)} * call.num_kv_heads * call.q_heads_per_kv_head;
     return std::fabs(sum / expected - 1.0) <= 1e-4;
   };
   const uint64_t bytes = (uint64_t{num_queries} * 8 + num_keys) * row() * 2;

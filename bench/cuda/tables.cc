@@ -16,7 +16,8 @@ double MedianOf(std::vector<double> values) {
 }
 
 const MeasuredArm& Find(const Measured& measured, const std::string& name) {
-  const auto arm = std::find_if(measured.arms.begin(), measured.arms.end(), [&](const MeasuredArm& a) { return a.name == name; });
+  const auto arm =
+      std::find_if(measured.arms.begin(), measured.arms.end(), [&](const MeasuredArm& a) { return a.name == name; });
   if (arm == measured.arms.end()) {
     std::fprintf(stderr, "no arm %s\n", name.c_str());
     std::exit(1);
@@ -52,16 +53,17 @@ double BytesOf(const Measured& measured, const std::string& name) {
 // limit: the roofline, and what of the first arm's speed-up it leaves; share: of a read of the same bytes.
 void PrintAttention(const Measured& measured) {
   PrintDevice(measured);
-  std::printf("%-20s %9s %7s %9s %8s %9s %6s %8s %8s %8s  %s\n", "format", "us", "spread", "MB", "GB/s", "read GB/s", "share",
-              "limit us", "x first", "x most", "error");
+  std::printf("%-20s %9s %7s %9s %8s %9s %6s %8s %8s %8s  %s\n", "format", "us", "spread", "MB", "GB/s", "read GB/s",
+              "share", "limit us", "x first", "x most", "error");
   const MeasuredArm& first = measured.arms[0];
   for (const MeasuredArm& arm : measured.arms) {
     const double seconds = MedianOf(arm.seconds);
     const double read = MedianOf(arm.read_seconds);
     const double bytes = static_cast<double>(arm.bytes);
-    std::printf("%-20s %9.2f %6.1f%% %9.2f %8.1f %9.1f %6.3f %8.2f %8.2f %8.2f  %.1e\n", arm.name.c_str(), seconds * 1e6,
-                SpreadOf(arm), bytes / 1e6, bytes / seconds / 1e9, bytes / read / 1e9, read / seconds,
-                arm.bound_seconds * 1e6, MedianOf(first.seconds) / seconds, first.bound_seconds / arm.bound_seconds, arm.error);
+    std::printf("%-20s %9.2f %6.1f%% %9.2f %8.1f %9.1f %6.3f %8.2f %8.2f %8.2f  %.1e\n", arm.name.c_str(),
+                seconds * 1e6, SpreadOf(arm), bytes / 1e6, bytes / seconds / 1e9, bytes / read / 1e9, read / seconds,
+                arm.bound_seconds * 1e6, MedianOf(first.seconds) / seconds, first.bound_seconds / arm.bound_seconds,
+                arm.error);
   }
   std::fflush(stdout);
 }
@@ -69,14 +71,15 @@ void PrintAttention(const Measured& measured) {
 // limit: the copy's rate at the bytes the arm moves.
 void PrintPages(const Measured& measured) {
   PrintDevice(measured);
-  std::printf("%-30s %9s %7s %13s %11s %9s %9s\n", "arm", "us", "spread", "payload GB/s", "moved GB/s", "limit us", "x memcpy");
+  std::printf("%-30s %9s %7s %13s %11s %9s %9s\n", "arm", "us", "spread", "payload GB/s", "moved GB/s", "limit us",
+              "x memcpy");
   const MeasuredArm& copy = measured.arms[0];
   const double copy_rate = static_cast<double>(copy.bytes) / MedianOf(copy.seconds);
   for (const MeasuredArm& arm : measured.arms) {
     const double seconds = MedianOf(arm.seconds);
     const double rate = static_cast<double>(arm.bytes) / seconds;
-    std::printf("%-30s %9.1f %6.1f%% %13.1f %11.1f %9.1f %9.2f\n", arm.name.c_str(), seconds * 1e6, SpreadOf(arm), rate / 1e9,
-                static_cast<double>(arm.moved) / seconds / 1e9, arm.bound_seconds * 1e6, rate / copy_rate);
+    std::printf("%-30s %9.1f %6.1f%% %13.1f %11.1f %9.1f %9.2f\n", arm.name.c_str(), seconds * 1e6, SpreadOf(arm),
+                rate / 1e9, static_cast<double>(arm.moved) / seconds / 1e9, arm.bound_seconds * 1e6, rate / copy_rate);
   }
   std::fflush(stdout);
 }

@@ -1,6 +1,6 @@
-#include "timed_graph.h"
-
 #include <algorithm>
+
+#include "timed_graph.h"
 
 namespace kvant::cuda_bench {
 

@@ -11,7 +11,7 @@ GroupParams FitMidRise(int bits, std::span<const float> x) {
   KVANT_CHECK(!x.empty(), "a group has at least one element");
   const auto [low, high] = std::minmax_element(x.begin(), x.end());
   const float cells = static_cast<float>(1 << bits);
-  const Half scale = ToHalf((*high - *low) / cells);
+  const Half scale = ToHalf((*high - *low) / cells + 0.0F);  // never -0, which would pass for a scale that is not 0
   return {scale, ToHalf(*low + 0.5F * ToFloat(scale))};
 }
 

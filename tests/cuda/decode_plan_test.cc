@@ -101,7 +101,7 @@ void Replay(const DecodePlan& plan, const Batch& batch) {
       const DecodeSegment& segment = batch.segments[s];
       const std::vector<uint8_t>& tiles = seen[{i, segment.page_table}];
       for (uint32_t t = 0; t < CeilDiv(segment.num_tokens, 16U); ++t) {
-        const uint32_t block = segment.format == DecodeFormat::kPair ? 2 : 1;
+        const uint32_t block = segment.format == DecodeFormat::kPair ? kPairSplitTiles : 1;
         const bool visible = t >= segment.first_visible / 16 / block * block;
         ASSERT_EQ(t < tiles.size() ? tiles[t] : 0, visible ? 1 : 0) << "item " << i << " tile " << t;
       }
@@ -122,7 +122,8 @@ TEST(DecodePlan, EveryVisibleTileOnceWhateverTheBatch) {
         const auto format = static_cast<DecodeFormat>(random() % kNumDecodeFormats);
         auto tokens = static_cast<uint32_t>(1 + random() % longest);
         if (format == DecodeFormat::kPair) tokens = (tokens + 127) / 128 * 128;
-        segments.push_back({format, tokens, random() % 4 == 0 ? static_cast<uint32_t>(random() % tokens) : 0, pages, 0});
+        segments.push_back(
+            {format, tokens, random() % 4 == 0 ? static_cast<uint32_t>(random() % tokens) : 0, pages, 0});
         pages += (tokens + 15) / 16;
       }
       batch.Add(std::move(segments));

@@ -25,7 +25,8 @@ struct Rows {
 Rows RandomRows(TokenCodec codec, uint32_t head_dim, uint32_t count, uint32_t seed) {
   std::mt19937 random(seed);
   Rows rows{std::vector<uint8_t>(count * codec::RowCodeBytes(codec, head_dim)),
-            std::vector<Half>(codec::HasScale(codec) ? count : 0), std::vector<Half>(codec::HasZero(codec) ? count : 0)};
+            std::vector<Half>(codec::HasScale(codec) ? count : 0),
+            std::vector<Half>(codec::HasZero(codec) ? count : 0)};
   for (uint8_t& byte : rows.codes) byte = static_cast<uint8_t>(random());
   for (Half& half : rows.scales) half.bits = static_cast<uint16_t>(random());
   for (Half& half : rows.zeros) half.bits = static_cast<uint16_t>(random());

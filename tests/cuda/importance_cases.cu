@@ -45,7 +45,8 @@ void Report(const std::string& name, double error, double most, bool intact) {
 }
 
 void Norms(codec::PairLayout pairs, uint32_t d, uint32_t heads, const std::vector<size_t>& chunks) {
-  std::string name = std::string("pair norms ") + (pairs == codec::PairLayout::kHalfSplit ? "half-split" : "interleaved") +
+  std::string name = std::string("pair norms ") +
+                     (pairs == codec::PairLayout::kHalfSplit ? "half-split" : "interleaved") +
                      " d=" + std::to_string(d) + " heads=" + std::to_string(heads) + " rows";
   for (const size_t rows : chunks) name += " " + std::to_string(rows);
   if (name.find(g_filter) == std::string::npos) return;
@@ -56,7 +57,8 @@ void Norms(codec::PairLayout pairs, uint32_t d, uint32_t heads, const std::vecto
     const std::vector<Half> x = Rows(rows * heads * d, static_cast<uint32_t>(rows), 1.0F);
     const DeviceBuffer device(x);
     const DeviceBuffer workspace(kernels::cuda::PairNormsWorkspace(d, heads, rows));
-    const Status status = kernels::cuda::AddPairNorms({d, heads, pairs, device.data(), rows, sums.data<float>(), workspace.data()}, {});
+    const Status status =
+        kernels::cuda::AddPairNorms({d, heads, pairs, device.data(), rows, sums.data<float>(), workspace.data()}, {});
     Check(cudaDeviceSynchronize(), name.c_str());
     kernels::cuda::AddPairNormsRef(pairs, d, heads, x, expected);
     intact = intact && status.ok() && workspace.CanariesIntact();
@@ -82,8 +84,8 @@ std::vector<uint32_t> Range(uint32_t first, uint32_t end) {
 }
 
 void Mass(const MassSpec& spec) {
-  const std::string name = "attention mass " + spec.name + " d=" + std::to_string(spec.head_dim) + " gqa=" +
-                           std::to_string(spec.group) + " keys=" + std::to_string(spec.num_keys) +
+  const std::string name = "attention mass " + spec.name + " d=" + std::to_string(spec.head_dim) +
+                           " gqa=" + std::to_string(spec.group) + " keys=" + std::to_string(spec.num_keys) +
                            " queries=" + std::to_string(spec.positions.size());
   if (name.find(g_filter) == std::string::npos) return;
   constexpr uint32_t kHeads = 2;

@@ -78,7 +78,8 @@ void QueryGroups() {
       if (d != 128 && gqa != 3 && gqa != 16) continue;
       CheckCase({Name("int8", d, gqa, 777), {d, 3, gqa}, {{{DecodeFormat::kInt8, 777, 0}}}});
       CheckCase({Name("bf16", d, gqa, 130), {d, 3, gqa}, {{{DecodeFormat::kBf16, 130, 0}}}});
-      CaseSpec pair{Name("pair", d, gqa, 1024 + 33), {d, 3, gqa},
+      CaseSpec pair{Name("pair", d, gqa, 1024 + 33),
+                    {d, 3, gqa},
                     {{{DecodeFormat::kFp16, 33, 0}, {DecodeFormat::kPair, 1024, 0}}}};
       pair.maps = {HalfThreeOne(d, 3)};
       CheckCase(pair);
@@ -119,13 +120,19 @@ void PairPages() {
     };
     codec::WidthMap four_one = HalfThreeOne(d, 4);
     for (uint8_t& w : four_one.widths) w = w == 3 ? 4 : 1;
-    const std::vector<Kind> kinds = {{"pnmix 3/1 v2", HalfThreeOne(d, 1), 2},  {"pnmix 3/1 v4", HalfThreeOne(d, 2), 4},
-                                     {"pnmix 4/1 v2", four_one, 2},            {"uniform 1 v2", UniformMap(d, 1), 2},
-                                     {"uniform 2 v2", UniformMap(d, 2), 2},    {"uniform 3 v2", UniformMap(d, 3), 2},
-                                     {"uniform 4 v4", UniformMap(d, 4), 4},    {"pairs:2.0 v4", MixedMap(d, 2.0, 8), 4},
-                                     {"pairs:2.0 v2", MixedMap(d, 2.0, 9), 2}, {"pairs:1.5 v2", MixedMap(d, 1.5, 10), 2},
+    const std::vector<Kind> kinds = {{"pnmix 3/1 v2", HalfThreeOne(d, 1), 2},
+                                     {"pnmix 3/1 v4", HalfThreeOne(d, 2), 4},
+                                     {"pnmix 4/1 v2", four_one, 2},
+                                     {"uniform 1 v2", UniformMap(d, 1), 2},
+                                     {"uniform 2 v2", UniformMap(d, 2), 2},
+                                     {"uniform 3 v2", UniformMap(d, 3), 2},
+                                     {"uniform 4 v4", UniformMap(d, 4), 4},
+                                     {"pairs:2.0 v4", MixedMap(d, 2.0, 8), 4},
+                                     {"pairs:2.0 v2", MixedMap(d, 2.0, 9), 2},
+                                     {"pairs:1.5 v2", MixedMap(d, 1.5, 10), 2},
                                      {"pairs:3.0 v4", MixedMap(d, 3.0, 11), 4},
-                                     {"pnmix 3/1 v3", HalfThreeOne(d, 14), 3}, {"pairs:2.0 v3", MixedMap(d, 2.0, 15), 3}};
+                                     {"pnmix 3/1 v3", HalfThreeOne(d, 14), 3},
+                                     {"pairs:2.0 v3", MixedMap(d, 2.0, 15), 3}};
     for (const Kind& kind : kinds) {
       for (const uint32_t n : {97U, 288U, 1500U}) {
         CaseSpec spec{Name(kind.name, d, 8, n), {d, 2, 8}, {PnMix(n)}};
@@ -158,8 +165,10 @@ void ValueGroups() {
       if (groups == 4 && d != 128) continue;
       for (const uint32_t value_bits : {2U, 4U}) {
         for (const uint32_t n : {161U, 1500U}) {
-          CaseSpec spec{Name("pnmix", d, 8, n) + " v" + std::to_string(value_bits) + " groups=" + std::to_string(groups),
-                        {d, 2, 8}, {PnMix(n)}};
+          CaseSpec spec{
+              Name("pnmix", d, 8, n) + " v" + std::to_string(value_bits) + " groups=" + std::to_string(groups),
+              {d, 2, 8},
+              {PnMix(n)}};
           spec.maps = {HalfThreeOne(d, 50), MixedMap(d, 2.0, 51)};
           spec.value_bits = value_bits;
           spec.value_groups = groups;
@@ -197,14 +206,17 @@ void SharpAndWindowed() {
   for (const uint32_t first : {1U, 16U, 100U, 333U, 639U}) {
     for (const DecodeFormat format : kTokenFormats) {
       const bool bf16 = format == DecodeFormat::kBf16;
-      CheckCase({std::string(kFormatNames[static_cast<size_t>(format)]) + " window from " + std::to_string(first), {128, 2, 8},
+      CheckCase({std::string(kFormatNames[static_cast<size_t>(format)]) + " window from " + std::to_string(first),
+                 {128, 2, 8},
                  {{{format, 640, first}, {bf16 ? format : DecodeFormat::kFp16, 5, 0}}}});
     }
     for (const uint32_t d : {64U, 128U, 256U}) {
       for (const uint32_t value_bits : {2U, 3U, 4U}) {
         if (d != 128 && first != 333) continue;
-        CaseSpec pair{Name("pair window", d, 8, 645) + " v" + std::to_string(value_bits) + " from " + std::to_string(first),
-                      {d, 2, 8}, {{{DecodeFormat::kPair, 640, first}, {DecodeFormat::kFp16, 5, 0}}}};
+        CaseSpec pair{
+            Name("pair window", d, 8, 645) + " v" + std::to_string(value_bits) + " from " + std::to_string(first),
+            {d, 2, 8},
+            {{{DecodeFormat::kPair, 640, first}, {DecodeFormat::kFp16, 5, 0}}}};
         pair.maps = {HalfThreeOne(d, 31)};
         pair.value_bits = value_bits;
         CheckCase(pair);
@@ -219,8 +231,10 @@ void SoftCaps() {
       for (const uint32_t first : {0U, 100U}) {  // with a window, too
         const std::string name = " soft cap " + std::to_string(static_cast<int>(cap)) + " d=" + std::to_string(d) +
                                  (first != 0 ? " windowed" : "");
-        CaseSpec tokens{"fp16 + int8 + int4-affine" + name, {d, 2, 2},
-                        {{{DecodeFormat::kFp16, 37, 0}, {DecodeFormat::kInt8, 500, first}, {DecodeFormat::kInt4Affine, 333, 0}}}};
+        CaseSpec tokens{
+            "fp16 + int8 + int4-affine" + name,
+            {d, 2, 2},
+            {{{DecodeFormat::kFp16, 37, 0}, {DecodeFormat::kInt8, 500, first}, {DecodeFormat::kInt4Affine, 333, 0}}}};
         tokens.soft_cap = cap;
         tokens.equalized = true;
         tokens.key_spread = 3.0F;
@@ -229,7 +243,8 @@ void SoftCaps() {
         bf16.soft_cap = cap;
         CheckCase(bf16);
         for (const uint32_t value_bits : {2U, 3U, 4U}) {
-          CaseSpec pair{"pnmix v" + std::to_string(value_bits) + name, {d, 2, 8},
+          CaseSpec pair{"pnmix v" + std::to_string(value_bits) + name,
+                        {d, 2, 8},
                         {{{DecodeFormat::kFp16, 60, 0}, {DecodeFormat::kPair, 640, first}}}};
           pair.maps = {HalfThreeOne(d, 41)};
           pair.value_bits = value_bits;
@@ -250,7 +265,8 @@ void Refusals() {
     const bool ok = !kernel.ok() && kernel.status().code() == StatusCode::kModelUnsupported;
     ++g_cases;
     if (!ok) ++g_failures;
-    std::printf("%s refuses %s%s%s\n", ok ? "ok  " : "FAIL", what, ok ? ": " : "", ok ? kernel.status().message().c_str() : "");
+    std::printf("%s refuses %s%s%s\n", ok ? "ok  " : "FAIL", what, ok ? ": " : "",
+                ok ? kernel.status().message().c_str() : "");
   };
   kernels::cuda::DecodeRequest request;
   request.shape = {96, 8, 8};

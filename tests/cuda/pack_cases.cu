@@ -1,5 +1,3 @@
-#include "pack_cases.h"
-
 #include <memory>
 #include <random>
 #include <string>
@@ -8,6 +6,7 @@
 #include "device_memory.h"
 #include "kvant/codec/equalization.h"
 #include "kvant/kernels/cuda/pack.h"
+#include "pack_cases.h"
 
 namespace kvant::cuda_test {
 namespace {
@@ -39,8 +38,8 @@ std::vector<Half> RandomHalves(size_t count, uint32_t seed) {
 }
 
 void RowsOf(TokenCodec codec, uint32_t d, size_t rows) {
-  const std::string name = std::string(codec::TokenCodecName(codec)) + " rows d=" + std::to_string(d) +
-                           " n=" + std::to_string(rows);
+  const std::string name =
+      std::string(codec::TokenCodecName(codec)) + " rows d=" + std::to_string(d) + " n=" + std::to_string(rows);
   if (!Wanted(name)) return;
   const std::vector<Half> src = RandomHalves(rows * d, d + static_cast<uint32_t>(rows));
   std::vector<uint8_t> codes(rows * codec::RowCodeBytes(codec, d));
@@ -71,7 +70,8 @@ void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value
              uint32_t value_groups = 1) {
   const uint32_t d = map.head_dim();
   const std::string name = "pack " + kind + " v=" + std::to_string(value_bits) + " d=" + std::to_string(d) +
-                           " groups=" + std::to_string(value_groups) + (rule == codec::PairRule::kMidRise ? " mid-rise" : " min-max");
+                           " groups=" + std::to_string(value_groups) +
+                           (rule == codec::PairRule::kMidRise ? " mid-rise" : " min-max");
   if (!Wanted(name)) return;
   constexpr uint32_t kHeads = 3;
   constexpr uint32_t kPages = 2;
@@ -86,9 +86,16 @@ void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value
   const DeviceBuffer device_jobs(jobs);
   const DeviceBuffer device_maps(std::vector<kernels::cuda::PairDeviceMap>(kHeads, layout.DeviceMap()));
   const DeviceBuffer pool(kPages * kHeads * layout.record_bytes());
-  kernels::cuda::PairPack pack{format, kHeads, kPages, device_jobs.data<kernels::cuda::PairPackJob>(), device_keys.data(),
-                               device_values.data(), device_maps.data<kernels::cuda::PairDeviceMap>(), pool.data(),
-                               kHeads * layout.record_bytes(), layout.record_bytes()};
+  kernels::cuda::PairPack pack{format,
+                               kHeads,
+                               kPages,
+                               device_jobs.data<kernels::cuda::PairPackJob>(),
+                               device_keys.data(),
+                               device_values.data(),
+                               device_maps.data<kernels::cuda::PairDeviceMap>(),
+                               pool.data(),
+                               kHeads * layout.record_bytes(),
+                               layout.record_bytes()};
   bool ok = kernels::cuda::PackPairPages(pack, {}).ok();
   Check(cudaDeviceSynchronize(), name.c_str());
   const std::vector<std::byte> got = pool.Download<std::byte>();
@@ -142,14 +149,16 @@ void FlushOf(uint32_t d, uint32_t value_bits) {
           const auto bytes = [&](const std::vector<Half>& x) {
             return std::span(reinterpret_cast<const uint8_t*>(x.data() + at), size_t{2} * d);
           };
-          kernels::cuda::StoreTokenTilesRef(TokenCodec::kFp16, d, std::span(pool).subspan(record, kTilesAPage * tile), t % 64,
-                                            1, {bytes(layer.keys[s]), {}, {}}, {bytes(layer.values[s]), {}, {}});
+          kernels::cuda::StoreTokenTilesRef(TokenCodec::kFp16, d, std::span(pool).subspan(record, kTilesAPage * tile),
+                                            t % 64, 1, {bytes(layer.keys[s]), {}, {}},
+                                            {bytes(layer.values[s]), {}, {}});
         }
       }
     }
     layer.tiles = std::make_unique<DeviceBuffer>(pool);
     layer.pages = std::make_unique<DeviceBuffer>(2 * kHeads * layer.layout.record_bytes());
-    layer.maps = std::make_unique<DeviceBuffer>(std::vector<kernels::cuda::PairDeviceMap>(kHeads, layer.layout.DeviceMap()));
+    layer.maps =
+        std::make_unique<DeviceBuffer>(std::vector<kernels::cuda::PairDeviceMap>(kHeads, layer.layout.DeviceMap()));
     device_layers.push_back({layer.tiles->data(), layer.pages->data(), layer.maps->data<kernels::cuda::PairDeviceMap>(),
                              kHeads * layer.layout.record_bytes(), layer.layout.record_bytes()});
   }
@@ -174,11 +183,12 @@ void FlushOf(uint32_t d, uint32_t value_bits) {
       for (uint32_t head = 0; head < kHeads; ++head) {
         std::vector<std::byte> expected(layer.layout.record_bytes());
         const size_t first = kSinks * row + size_t{head} * d;
-        StorePairRecordRef(
-            layer.layout,
-            codec::EncodePairPageRef(format, layer.map, layer.keys[s].data() + first, layer.values[s].data() + first, row),
-            expected);
-        ok = ok && std::memcmp(expected.data(), got.data() + (jobs[s].page * kHeads + head) * expected.size(), expected.size()) == 0;
+        StorePairRecordRef(layer.layout,
+                           codec::EncodePairPageRef(format, layer.map, layer.keys[s].data() + first,
+                                                    layer.values[s].data() + first, row),
+                           expected);
+        ok = ok && std::memcmp(expected.data(), got.data() + (jobs[s].page * kHeads + head) * expected.size(),
+                               expected.size()) == 0;
       }
     }
     ok = ok && layer.pages->CanariesIntact() && layer.tiles->CanariesIntact();
@@ -188,8 +198,8 @@ void FlushOf(uint32_t d, uint32_t value_bits) {
 
 // A tile filled in two steps: the second one may not touch the first one's tokens.
 void TilesOf(TokenCodec codec, uint32_t d, bool equalized) {
-  const std::string name = std::string(codec::TokenCodecName(codec)) + " tiles d=" + std::to_string(d) +
-                           (equalized ? " equalized" : "");
+  const std::string name =
+      std::string(codec::TokenCodecName(codec)) + " tiles d=" + std::to_string(d) + (equalized ? " equalized" : "");
   if (!Wanted(name)) return;
   constexpr uint32_t kHeads = 2;
   constexpr uint32_t kTokens = 16 + 11;
@@ -209,8 +219,17 @@ void TilesOf(TokenCodec codec, uint32_t d, bool equalized) {
   const DeviceBuffer device_map(map);
   DeviceBuffer pool(kHeads * record);
   pool.Fill(0xFF);  // what an earlier owner left
-  kernels::cuda::TileStore store{codec, d, kHeads, 2, device_first.data<kernels::cuda::TileStoreJob>(), device_keys.data(),
-                                 device_values.data(), device_map.data(), pool.data(), kHeads * record, record};
+  kernels::cuda::TileStore store{codec,
+                                 d,
+                                 kHeads,
+                                 2,
+                                 device_first.data<kernels::cuda::TileStoreJob>(),
+                                 device_keys.data(),
+                                 device_values.data(),
+                                 device_map.data(),
+                                 pool.data(),
+                                 kHeads * record,
+                                 record};
   bool ok = kernels::cuda::StoreTiles(store, {}).ok();
   store.jobs = device_second.data<kernels::cuda::TileStoreJob>();
   store.num_jobs = 1;

@@ -17,12 +17,48 @@ using cuda_test::DeviceBuffer;
 constexpr int kChains = 8;
 constexpr int kRounds = 256;
 
-enum class Op { kLop3, kAndImmediate, kFunnelShift, kImad, kImadHi, kPrmt, kHfma2, kHmul2, kFfma, kFmax, kHmax2, kHset2, kEx2,
-                kEx2Half, kPackHalf, kWidenHalf, kFloatToInt, kIntToFloat, kMoveMatrix, kShuffle };
-constexpr const char* kNames[] = {"LOP3", "LOP3 with immediate", "SHF (funnel, register)", "IMAD (low)", "IMAD.HI", "PRMT",
-                                  "HFMA2", "HMUL2", "FFMA", "FMNMX", "HMNMX2", "HSET2 (compare)", "MUFU.EX2",
-                                  "MUFU.EX2 f16x2 (two values)", "F2FP (two floats to f16x2)", "HADD2.F32 (f16 to f32)",
-                                  "F2I", "I2F", "MOVM (movmatrix.trans)", "SHFL.BFLY"};
+enum class Op {
+  kLop3,
+  kAndImmediate,
+  kFunnelShift,
+  kImad,
+  kImadHi,
+  kPrmt,
+  kHfma2,
+  kHmul2,
+  kFfma,
+  kFmax,
+  kHmax2,
+  kHset2,
+  kEx2,
+  kEx2Half,
+  kPackHalf,
+  kWidenHalf,
+  kFloatToInt,
+  kIntToFloat,
+  kMoveMatrix,
+  kShuffle
+};
+constexpr const char* kNames[] = {"LOP3",
+                                  "LOP3 with immediate",
+                                  "SHF (funnel, register)",
+                                  "IMAD (low)",
+                                  "IMAD.HI",
+                                  "PRMT",
+                                  "HFMA2",
+                                  "HMUL2",
+                                  "FFMA",
+                                  "FMNMX",
+                                  "HMNMX2",
+                                  "HSET2 (compare)",
+                                  "MUFU.EX2",
+                                  "MUFU.EX2 f16x2 (two values)",
+                                  "F2FP (two floats to f16x2)",
+                                  "HADD2.F32 (f16 to f32)",
+                                  "F2I",
+                                  "I2F",
+                                  "MOVM (movmatrix.trans)",
+                                  "SHFL.BFLY"};
 constexpr size_t kNumOps = std::size(kNames);
 
 // One instruction on one of the independent chains.
@@ -43,7 +79,8 @@ __device__ __forceinline__ void Do(uint32_t& r, uint32_t a, uint32_t b) {
   if constexpr (kOp == Op::kEx2) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+r"(r));
   if constexpr (kOp == Op::kEx2Half) asm volatile("ex2.approx.f16x2 %0, %0;" : "+r"(r));
   if constexpr (kOp == Op::kPackHalf) asm volatile("cvt.rn.f16x2.f32 %0, %0, %1;" : "+r"(r) : "r"(a));
-  if constexpr (kOp == Op::kWidenHalf) asm volatile("{.reg .b16 l, h; mov.b32 {l, h}, %0; cvt.f32.f16 %0, l;}" : "+r"(r));
+  if constexpr (kOp == Op::kWidenHalf)
+    asm volatile("{.reg .b16 l, h; mov.b32 {l, h}, %0; cvt.f32.f16 %0, l;}" : "+r"(r));
   if constexpr (kOp == Op::kFloatToInt) asm volatile("cvt.rmi.s32.f32 %0, %0;" : "+r"(r));
   if constexpr (kOp == Op::kIntToFloat) asm volatile("cvt.rn.f32.s32 %0, %0;" : "+r"(r));
   if constexpr (kOp == Op::kMoveMatrix) asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r));
@@ -51,16 +88,14 @@ __device__ __forceinline__ void Do(uint32_t& r, uint32_t a, uint32_t b) {
 }
 
 __device__ void MmaF16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ void MmaU8S8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 template <Op kOp>

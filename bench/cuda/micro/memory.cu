@@ -67,7 +67,8 @@ void ReportBulk(const std::byte* src, size_t bytes, int chunk) {
   const std::string name = "bulk copies, " + std::to_string(kWarps) + " warps x " + std::to_string(kStages) +
                            " stages x " + std::to_string(chunk) + " B";
   const auto chunks = static_cast<int>(bytes / static_cast<size_t>(chunk));
-  Report(name.c_str(), bytes, [&](size_t at) { kernel<<<Multiprocessors(), kWarps * 32, shared>>>(src + at, chunks, chunk); });
+  Report(name.c_str(), bytes,
+         [&](size_t at) { kernel<<<Multiprocessors(), kWarps * 32, shared>>>(src + at, chunks, chunk); });
 }
 
 }  // namespace
@@ -84,8 +85,8 @@ void MeasureMemory() {
       ReadKernel<<<blocks, 512>>>(reinterpret_cast<const uint4*>(src.data() + at), bytes / 16, sink.data<uint32_t>());
     });
     Report("copy kernel, payload", bytes, [&](size_t at) {
-      CopyKernel<<<blocks, 512>>>(reinterpret_cast<const uint4*>(src.data() + at), reinterpret_cast<uint4*>(dst.data() + at),
-                                  bytes / 16);
+      CopyKernel<<<blocks, 512>>>(reinterpret_cast<const uint4*>(src.data() + at),
+                                  reinterpret_cast<uint4*>(dst.data() + at), bytes / 16);
     });
     Report("memcpy, payload", bytes, [&](size_t at) {
       Check(cudaMemcpyAsync(dst.data() + at, src.data() + at, bytes, cudaMemcpyDeviceToDevice), "copy");

@@ -25,16 +25,16 @@ inline constexpr float kMostBeforeRaise = 256.0F;
 ///
 /// `ones` is where in shared memory there are 16 fp16 ones; tiles stay loaded until return.
 template <bool kSoftCap, bool kMasked, int kTiles, class Tiles, int kHeadDim>
-KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
-                              const QueryFragments<kHeadDim>& query, const float (&offset)[2], VisibleTokens visible,
-                              float soft_cap, uint32_t ones, Lane lane) {
+KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state, const QueryFragments<kHeadDim>& query,
+                              const float (&offset)[2], VisibleTokens visible, float soft_cap, uint32_t ones,
+                              Lane lane) {
   bool look_for_reference = state.Fresh();
   while (true) {
     __syncwarp();  // keeps the compiler from moving the loads of all codes out of this loop, into registers it lacks
     float s[kTiles][4];
     tiles.template Scores<kTiles>(s, query, lane);
     // The logit minus `shift`, which costs nothing where it can be taken off the addend.
-    const auto logit = [&](int t, int j, const float (&shift)[2]) {
+    const auto logit = [&](int t, int j, const float(&shift)[2]) {
       const uint32_t token = lane.row + (j < 2 ? 0 : 8);
       float addend = kSoftCap ? offset[j % 2] : offset[j % 2] - shift[j % 2];
       if constexpr (Tiles::kHasKeyZero) addend = fmaf(tiles.KeyZero(t, token), query.total[j % 2], addend);

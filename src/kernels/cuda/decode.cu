@@ -1,5 +1,3 @@
-#include "kvant/kernels/cuda/decode.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 
 #include "kernels/cuda/decode_variant_list.h"
 #include "kernels/cuda/status.h"
+#include "kvant/kernels/cuda/decode.h"
 
 namespace kvant::kernels::cuda {
 namespace {
@@ -82,7 +81,8 @@ Result<DeviceFacts> FactsOfDevice() {
 
 bool Serves(const DecodeVariant& variant, const DecodeRequest& request) {
   return variant.head_dim == request.shape.head_dim && variant.pair_pages == request.pair_pages &&
-         variant.bf16_pages == request.bf16_pages && variant.soft_cap == request.soft_cap && (!variant.half_three_one || request.half_three_one) &&
+         variant.bf16_pages == request.bf16_pages && variant.soft_cap == request.soft_cap &&
+         (!variant.half_three_one || request.half_three_one) &&
          (!request.pair_pages ||
           (variant.value_bits == request.value_bits && variant.value_groups == request.value_groups));
 }
@@ -100,9 +100,9 @@ bool Reads(const DecodeVariant& variant, DecodeFormat format) {
 Status Unsupported(const DecodeRequest& request) {
   std::string what = "head dimension " + std::to_string(request.shape.head_dim);
   if (request.pair_pages) {
-    what += ", pair pages with " + std::to_string(request.value_bits) + "-bit values in " + std::to_string(request.value_groups) +
-            (request.value_groups == 1 ? " group and " : " groups and ") + std::to_string(request.max_key_columns) +
-            " key columns";
+    what += ", pair pages with " + std::to_string(request.value_bits) + "-bit values in " +
+            std::to_string(request.value_groups) + (request.value_groups == 1 ? " group and " : " groups and ") +
+            std::to_string(request.max_key_columns) + " key columns";
   }
   if (request.bf16_pages) {
     what += ", bf16 pages";
@@ -120,7 +120,8 @@ Status CheckPools(const DecodePlan& plan, const DecodeLaunch& launch) {
     const uint32_t tiles = pool.page_tokens / kTileTokens;
     if (pool.base == nullptr || tiles == 0 || pool.page_tokens % kTileTokens != 0 || (tiles & (tiles - 1)) != 0 ||
         pool.record_bytes % 16 != 0 || pool.page_bytes % 16 != 0) {
-      return {StatusCode::kInvalidArgument, "the pool of format " + std::to_string(format) + " is missing or misshapen"};
+      return {StatusCode::kInvalidArgument,
+              "the pool of format " + std::to_string(format) + " is missing or misshapen"};
     }
     if (run.format == DecodeFormat::kPair && launch.maps == nullptr) {
       return {StatusCode::kInvalidArgument, "pair pages without width maps"};
@@ -135,7 +136,7 @@ DecodeParams ParamsOf(const DecodeKernel& kernel, const DecodePlan& plan, const 
   const DecodePlan::Offsets at = plan.DeviceOffsets();
   params.runs = reinterpret_cast<const DecodeRun*>(bytes + at.runs);
   params.blocks = reinterpret_cast<const DecodeBlock*>(bytes + at.blocks);
-  params.groups = reinterpret_cast<const DecodeGroup*>(bytes + at.groups);
+  params.ends = reinterpret_cast<const DecodeEnd*>(bytes + at.ends);
   params.items = reinterpret_cast<const DecodeItem*>(bytes + at.items);
   params.q = launch.q;
   params.out = launch.out;
@@ -182,8 +183,8 @@ Result<DecodeKernel> SelectDecode(const DecodeRequest& request) {
     KVANT_RETURN_IF_ERROR(StatusOf(
         cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
         "decode attention"));
-    return DecodeKernel{static_cast<int>(i), {facts.multiprocessors, variant.warps}, CostsOf(variant, request), stage,
-                        shared};
+    return DecodeKernel{
+        static_cast<int>(i), {facts.multiprocessors, variant.warps}, CostsOf(variant, request), stage, shared};
   }
   return Unsupported(request);
 }
@@ -205,7 +206,8 @@ Status DecodeAttention(const DecodeKernel& kernel, const DecodePlan& plan, const
   for (const DecodeRun& run : plan.runs) {
     if (run.num_tiles != 0 && !Reads(variant, run.format)) {
       return {StatusCode::kInvalidArgument, "the plan has a segment of format " +
-                                                std::to_string(static_cast<int>(run.format)) + ", which the kernel does not read"};
+                                                std::to_string(static_cast<int>(run.format)) +
+                                                ", which the kernel does not read"};
     }
   }
   if ((launch.soft_cap != 0.0F) != variant.soft_cap) {

@@ -15,7 +15,8 @@ struct DecodeConfig {
   static constexpr int kStages = 2;
   static constexpr int kSteps = kHeadDim / 16;
   using Rows = BlockRows<kHeadDim, kWarps * 32, QueryRow>;
-  // Shared memory: the warps' own, ones, block end, query rows, barriers, rings. A ring also holds a partial at the end.
+  // Shared memory: the warps' own, ones, block end, query rows, barriers, rings. A ring also holds a partial at the
+  // end.
   static constexpr uint32_t kOnes = kWarps * (112 + kSteps * sizeof(PairDeviceMap::Step));
   static constexpr uint32_t kBlockEnd = kOnes + 64;
   static constexpr uint32_t kRows = kBlockEnd + sizeof(BlockEnd<kWarps>);
@@ -66,7 +67,7 @@ struct alignas(16) WarpMemory {
     uint32_t next_run;
     uint32_t log2_tiles;
     uint32_t tile_bytes;
-    uint32_t tail;  ///< pair pages: offset of the scales in the record, else 0
+    uint32_t tail;        ///< pair pages: offset of the scales in the record, else 0
     uint32_t unit_tiles;  ///< a power of two
     uint32_t unused;
   } load;
@@ -74,9 +75,7 @@ struct alignas(16) WarpMemory {
 };
 static_assert(sizeof(WarpMemory<8>) == 112 + 8 * sizeof(PairDeviceMap::Step));
 
-KVANT_DEVICE const DecodeRun& RunOfPlan(const DecodeParams& params, uint32_t index) {
-  return params.runs[index];
-}
+KVANT_DEVICE const DecodeRun& RunOfPlan(const DecodeParams& params, uint32_t index) { return params.runs[index]; }
 KVANT_DEVICE const PairDeviceMap& MapOf(const DecodeParams& params, const DecodeRun& run) {
   return params.maps[run.map * params.num_kv_heads + run.kv_head];
 }
@@ -218,13 +217,11 @@ class Loader {
 
   // The tail of a pair record stands behind a whole unit's place in the stage.
   KVANT_DEVICE uint32_t TailPlace() const { return Load().unit_tiles * Load().tile_bytes; }
-  KVANT_DEVICE uint32_t TailBytes() const {
-    return Load().tail != 0 ? PairTailBytes<Tiles...>(Config::kHeadDim) : 0U;
-  }
+  KVANT_DEVICE uint32_t TailBytes() const { return Load().tail != 0 ? PairTailBytes<Tiles...>(Config::kHeadDim) : 0U; }
 
   const DecodeParams& params_;
-  uint32_t memory_;    // offset in shared memory
-  uint32_t ring_;      // shared addresses, as the copies want them
+  uint32_t memory_;  // offset in shared memory
+  uint32_t ring_;    // shared addresses, as the copies want them
   uint32_t barriers_;
   Lane lane_;
   uint32_t page_ = 0;  // of the next load; lane 0
@@ -264,7 +261,7 @@ struct RunWorker {
   static constexpr int kUnitTiles = Tiles::kUnitTiles;
 
   const DecodeParams& params;
-  uint32_t ring;       ///< offsets in shared memory
+  uint32_t ring;  ///< offsets in shared memory
   uint32_t memory_at;
   uint32_t ones;
   Lane lane;
@@ -272,8 +269,8 @@ struct RunWorker {
   KVANT_DEVICE typename LoaderType::Memory& Memory() const { return Shared<typename LoaderType::Memory>(memory_at); }
   KVANT_DEVICE const DecodeRun& ThisRun() const { return Memory().run; }
 
-  KVANT_DEVICE void Run(const QueryOrder<kHeadDim>& order, SoftmaxState<kHeadDim>& state, LoaderType& loader, int& primed,
-                        int& stage, uint32_t& parity) {
+  KVANT_DEVICE void Run(const QueryOrder<kHeadDim>& order, SoftmaxState<kHeadDim>& state, LoaderType& loader,
+                        int& primed, int& stage, uint32_t& parity) {
     const uint32_t tile_bytes = TileBytes<Tiles>(params, ThisRun());
     const QueryFragments<kHeadDim> query = Query(order);
     for (; primed < Config::kStages; ++primed) loader.Issue(primed);
@@ -316,7 +313,8 @@ struct RunWorker {
   }
 
   template <class RowType>
-  KVANT_DEVICE void FillFrom(QueryFragments<kHeadDim>& query, const RowType& row, const QueryOrder<kHeadDim>& order) const {
+  KVANT_DEVICE void FillFrom(QueryFragments<kHeadDim>& query, const RowType& row,
+                             const QueryOrder<kHeadDim>& order) const {
     const auto bits = [](auto x) {
       if constexpr (std::is_same_v<decltype(x), float>) {
         return HalfBits(x);
@@ -348,8 +346,13 @@ struct RunWorker {
 
   KVANT_DEVICE Tiles TilesAt(uint32_t tile_bytes, uint32_t data, uint32_t tail, uint32_t tile) const {
     if constexpr (IsPair<Tiles>::value) {
-      return {data, tail, memory_at + static_cast<uint32_t>(offsetof(typename LoaderType::Memory, steps)), 2 * tile_bytes, tile_bytes - Tiles::kValueBlockBytes / 2,
-              tile * kTileTokens % kPairPageTokens, {0.0F, 0.0F}};
+      return {data,
+              tail,
+              memory_at + static_cast<uint32_t>(offsetof(typename LoaderType::Memory, steps)),
+              2 * tile_bytes,
+              tile_bytes - Tiles::kValueBlockBytes / 2,
+              tile * kTileTokens % kPairPageTokens,
+              {0.0F, 0.0F}};
     } else {
       return {data};
     }
@@ -370,7 +373,8 @@ struct RunWorker {
     const bool whole = count == kUnitTiles && first_token >= ThisRun().first_visible &&
                        first_token + kUnitTiles * kTileTokens <= ThisRun().num_tokens;
     if (whole) {
-      AttendTiles<Config::kSoftCap, false, kUnitTiles>(tiles, state, query, offset, {0, 0}, params.soft_cap, ones, lane);
+      AttendTiles<Config::kSoftCap, false, kUnitTiles>(tiles, state, query, offset, {0, 0}, params.soft_cap, ones,
+                                                       lane);
       return;
     }
 #pragma unroll 1
@@ -435,7 +439,8 @@ __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __g
     if (rotated && run.begins_item == 0) state.Hadamard();
     ForFormat<Tiles...>(run.format, [&](auto* tiles) {
       using T = std::remove_pointer_t<decltype(tiles)>;
-      RunWorker<Config, T, LoaderType>{params, ring, memory, Config::kOnes, lane}.Run(order, state, loader, primed, stage, parity);
+      RunWorker<Config, T, LoaderType>{params, ring, memory, Config::kOnes, lane}.Run(order, state, loader, primed,
+                                                                                      stage, parity);
     });
     if (rotated) state.Hadamard();
     FinishRun<Config::kHeadDim>(params, run, state, ring, lane);

@@ -21,7 +21,7 @@ struct DecodeParams {
   // The plan's vectors.
   const DecodeRun* runs = nullptr;
   const DecodeBlock* blocks = nullptr;
-  const DecodeGroup* groups = nullptr;
+  const DecodeEnd* ends = nullptr;
   const DecodeItem* items = nullptr;
   const float* q = nullptr;
   float* out = nullptr;
@@ -35,8 +35,8 @@ struct DecodeParams {
   uint32_t stage_bytes = 0;
   uint32_t num_q_heads = 0;
   uint32_t num_kv_heads = 0;
-  float q_scale = 0;   ///< softmax scale · log2(e)
-  float soft_cap = 0;  ///< in units of log2; 0: none
+  float q_scale = 0;     ///< softmax scale · log2(e)
+  float soft_cap = 0;    ///< in units of log2; 0: none
   uint32_t rotated = 0;  ///< bit f: values of format f are stored Hadamard-rotated
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/cuda/head_dim.h"
 #include "kvant/base/checked.h"
 #include "kvant/kernels/cuda/device_layout.h"
 
@@ -21,17 +22,13 @@ struct Piece {
 uint32_t EndTile(const DecodeSegment& segment) {
   return static_cast<uint32_t>(CeilDiv(segment.num_tokens, kTileTokens));
 }
-// Pair pages are made of blocks of two tiles.
 uint32_t BeginTile(const DecodeSegment& segment) {
   const uint32_t tile = segment.first_visible / kTileTokens;
-  return segment.format == DecodeFormat::kPair ? tile / 2 * 2 : tile;
+  return segment.format == DecodeFormat::kPair ? tile / kPairSplitTiles * kPairSplitTiles : tile;
 }
 
 Status CheckShape(const DecodeShape& shape) {
-  if (shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256) {
-    return {StatusCode::kModelUnsupported,
-            "the CUDA kernels have head dimensions 64, 128 and 256, not " + std::to_string(shape.head_dim)};
-  }
+  KVANT_RETURN_IF_ERROR(ForHeadDim(shape.head_dim, [](auto) { return OkStatus(); }));
   if (shape.q_heads_per_kv_head < 1 || shape.q_heads_per_kv_head > 16) {
     return {StatusCode::kModelUnsupported,
             std::to_string(shape.q_heads_per_kv_head) + " query heads a KV head: 1 to 16 are supported"};
@@ -98,9 +95,10 @@ class Planner {
 
   uint32_t UnitOf(const DecodeSegment& segment) const {
     const uint32_t unit = std::max(1U, costs_.unit_tiles[static_cast<size_t>(segment.format)]);
-    const uint32_t smallest = segment.format == DecodeFormat::kPair ? 2 : 1;
+    const uint32_t smallest = segment.format == DecodeFormat::kPair ? kPairSplitTiles : 1;
     // Pieces of a load even out shares of a few loads; a share below one load is better left alone.
-    const bool fine = share_ < costs_.fine_below && share_ >= unit * TileCost(segment);
+    const bool fine =
+        share_ < costs_.fine_below && share_ * 100 >= unit * TileCost(segment) * costs_.fine_above_percent;
     return fine ? std::min(unit, smallest) : unit;
   }
 
@@ -138,7 +136,8 @@ class Planner {
       uint32_t take = end - tile;
       if (worker_ + 1 < workers_) {
         const uint64_t room = Border(worker_ + 1) - std::min(cost_, Border(worker_ + 1));
-        const uint64_t units = std::max<uint64_t>(1, (room + TileCost(segment) * unit / 2) / (TileCost(segment) * unit));
+        const uint64_t units =
+            std::max<uint64_t>(1, (room + TileCost(segment) * unit / 2) / (TileCost(segment) * unit));
         const uint32_t border = static_cast<uint32_t>((tile / unit + units) * unit);
         take = std::min(take, border - tile);
       }
@@ -293,10 +292,10 @@ class Planner {
   uint32_t worker_ = 0;
   uint64_t share_ = 0;  // of a warp
   std::vector<uint32_t> warp_last_;
-  uint32_t groups_ = 1;  // of query heads, 8 at most each
-  uint32_t twins_ = 1;   // groups that go side by side
+  uint32_t groups_ = 1;                             // of query heads, 8 at most each
+  uint32_t twins_ = 1;                              // groups that go side by side
   std::array<std::vector<Part>, 2> item_last_run_;  // the parts of the item being placed, and of its twin
-  std::vector<ItemPart> parts_;      // of all items with several parts, in order of warps
+  std::vector<ItemPart> parts_;                     // of all items with several parts, in order of warps
 };
 
 size_t Rounded(size_t bytes) { return RoundUp(bytes, size_t{16}); }
@@ -324,11 +323,22 @@ Result<DecodePlan> PlanDecode(const DecodeShape& shape, std::span<const DecodeSe
   return plan;
 }
 
+std::vector<DecodeEnd> DecodePlan::Ends() const {
+  std::vector<DecodeEnd> ends(grid.num_warps());
+  for (uint32_t b = 0; b < grid.num_blocks; ++b) {
+    for (uint32_t i = 0; i < blocks[b].num_groups; ++i) {
+      const DecodeGroup& group = groups[blocks[b].groups + i];
+      ends[size_t{b} * grid.warps_per_block + i] = {group, items[group.item]};
+    }
+  }
+  return ends;
+}
+
 DecodePlan::Offsets DecodePlan::DeviceOffsets() const {
   Offsets at;
   at.blocks = at.runs + Rounded(runs.size() * sizeof(DecodeRun));
-  at.groups = at.blocks + Rounded(blocks.size() * sizeof(DecodeBlock));
-  at.items = at.groups + Rounded(groups.size() * sizeof(DecodeGroup));
+  at.ends = at.blocks + Rounded(blocks.size() * sizeof(DecodeBlock));
+  at.items = at.ends + grid.num_warps() * sizeof(DecodeEnd);
   at.end = at.items + Rounded(items.size() * sizeof(DecodeItem));
   return at;
 }
@@ -342,7 +352,7 @@ void DecodePlan::CopyTo(std::span<std::byte> bytes) const {
   };
   copy(at.runs, runs);
   copy(at.blocks, blocks);
-  copy(at.groups, groups);
+  copy(at.ends, Ends());
   copy(at.items, items);
 }
 

@@ -16,7 +16,7 @@ struct DecodeVariant {
   uint32_t value_bits = 0;
   uint32_t value_groups = 1;
   uint32_t pair_unit_tiles = 0;  ///< tiles of one load of a pair page
-  bool half_three_one = false;    ///< only for PN-Mix 3/1 at 50 %
+  bool half_three_one = false;   ///< only for PN-Mix 3/1 at 50 %
   bool soft_cap = false;
   uint32_t warps = 0;
   uint32_t fixed_shared = 0;  ///< bytes before the rings

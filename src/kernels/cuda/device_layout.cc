@@ -52,7 +52,8 @@ void StoreRow(codec::TokenCodec codec, uint32_t head_dim, std::byte* tile, bool 
               codec::ConstTokenRows rows, uint32_t index) {
   const TileSide side = SideOf(codec, head_dim, tile, is_key, token);
   const auto bits = static_cast<uint32_t>(codec::CodeBits(codec));
-  const auto* row = reinterpret_cast<const std::byte*>(rows.codes.data()) + index * codec::RowCodeBytes(codec, head_dim);
+  const auto* row =
+      reinterpret_cast<const std::byte*>(rows.codes.data()) + index * codec::RowCodeBytes(codec, head_dim);
   for (uint32_t c = 0; c < head_dim; ++c) {
     PutBits(side.codes, PlaceOfTokenCode(codec, is_key, token, c), bits, GetBits(row, PlaceInRow(codec, c), bits));
   }
@@ -85,9 +86,7 @@ std::vector<PairStep> PlaceSteps(std::span<const uint32_t> widths, uint32_t* num
   std::vector<PairStep> steps;
   std::vector<uint32_t> used;
   for (const uint32_t width : widths) {
-    const auto fits = [&](uint32_t bits) {
-      return bits + 2 * width <= 16 && (bits + 2 * width <= 10 || bits >= 6);
-    };
+    const auto fits = [&](uint32_t bits) { return bits + 2 * width <= 16 && (bits + 2 * width <= 10 || bits >= 6); };
     auto column = std::find_if(used.begin(), used.end(), fits);
     if (column == used.end()) {
       column = used.insert(used.end(), 0U);
@@ -276,7 +275,8 @@ codec::PairPage LoadPairRecordRef(const PairDeviceLayout& layout, std::span<cons
     }
     ForEachValuePlane(layout.format, [&](uint32_t bits, uint32_t low, size_t offset) {
       for (uint32_t c = 0; c < d; ++c) {
-        const uint32_t field = GetBits(block + 2 * layout.key_tile_bytes() + offset, PlaceOfPairValue(d, bits, t % 32, c), bits);
+        const uint32_t field =
+            GetBits(block + 2 * layout.key_tile_bytes() + offset, PlaceOfPairValue(d, bits, t % 32, c), bits);
         page.value_codes[size_t{t} * d + c] |= static_cast<uint8_t>(field << low);
       }
     });

@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(kPackThreads, 2) FlushResidualKernel(const Res
     });
   } else {
     PackValues<kHeadDim, kValueBits, kAllCells>(flush.format, map, record, [&](PackRows<kHeadDim>& rows) {
-      LoadOwnTiles<false>(rows, [&](uint32_t i) { return tile(i, TokenTileCodeBytes(codec::TokenCodec::kFp16, kHeadDim)); });
+      LoadOwnTiles<false>(rows,
+                          [&](uint32_t i) { return tile(i, TokenTileCodeBytes(codec::TokenCodec::kFp16, kHeadDim)); });
     });
   }
 }

@@ -3,9 +3,9 @@
 #include "kernels/cuda/quantize.cuh"
 #include "kvant/codec/pair_page.h"
 
-/// From numbers to codes of at most four bits, without a conversion instruction. Levels are kept as sixteenths, which is
-/// exact: the lower clamp is then the adder's saturation, and one addition of 2^19 rounds to whole codes and leaves them
-/// in the lowest bits of the sum.
+/// From numbers to codes of at most four bits, without a conversion instruction. Levels are kept as sixteenths, which
+/// is exact: the lower clamp is then the adder's saturation, and one addition of 2^19 rounds to whole codes and leaves
+/// them in the lowest bits of the sum.
 namespace kvant::kernels::cuda {
 
 KVANT_DEVICE float AddSaturated(float a, float b) {

@@ -39,7 +39,8 @@ void AddPairNormsRef(codec::PairLayout pairs, uint32_t head_dim, uint32_t num_he
     const std::span<double> of_head = sums.subspan(row % num_heads * num_pairs, num_pairs);
     for (uint32_t i = 0; i < num_pairs; ++i) {
       const bool split = pairs == codec::PairLayout::kHalfSplit;
-      of_head[i] += std::hypot(double{ToFloat(x[split ? i : 2 * i])}, double{ToFloat(x[split ? i + num_pairs : 2 * i + 1])});
+      of_head[i] +=
+          std::hypot(double{ToFloat(x[split ? i : 2 * i])}, double{ToFloat(x[split ? i + num_pairs : 2 * i + 1])});
     }
   }
 }

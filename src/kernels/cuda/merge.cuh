@@ -47,12 +47,12 @@ struct HeadMerge {
     for (auto& o : out) o = make_float4(0, 0, 0, 0);
   }
 
-  /// Up to 32 parts: every lane weighs one, then all add them up. The rows are asked for before their weights are known:
-  /// what counts here is round trips.
-  /// stats(i) is reference and sum of part i, load(i, v) the v-th four of its channels.
+  /// Up to 32 parts: every lane weighs one, then all add them up. The rows are asked for before their weights are
+  /// known: what counts here is round trips. stats(i) is reference and sum of part i, load(i, v) the v-th four of its
+  /// channels.
   template <class StatsOf, class LoadOf>
   KVANT_DEVICE void Add(uint32_t count, uint32_t lane, StatsOf stats, LoadOf load) {
-    constexpr uint32_t kAhead = kVectors == 1 ? 16 : 8;
+    constexpr uint32_t kAhead = kVectors == 1 ? 18 : 9;  // a KV head's share of 132 blocks is up to 18 parts
     float2 mine = make_float2(-1e30F, 0.0F);
     if (lane < count) mine = stats(lane);
     float weight = 0.0F;
@@ -123,7 +123,9 @@ KVANT_DEVICE void MergeSlots(const DecodeParams& params, const DecodeItem& item,
     const size_t slot = item.first_slot + first;
     merge.Add(
         min(item.num_slots - first, 32U), lane,
-        [&](uint32_t i) { return __ldcg(reinterpret_cast<const float2*>(params.partial_stats) + (slot + i) * 8 + head); },
+        [&](uint32_t i) {
+          return __ldcg(reinterpret_cast<const float2*>(params.partial_stats) + (slot + i) * 8 + head);
+        },
         [&](uint32_t i, uint32_t v) {  // past the first level cache: other blocks wrote it
           return __ldcg(reinterpret_cast<const float4*>(params.partial_out + ((slot + i) * 8 + head) * kHeadDim) + v);
         });
@@ -170,7 +172,8 @@ KVANT_DEVICE void FinishRun(const DecodeParams& params, const DecodeRun& run, So
   if (lane.row == 0) {
     for (int j = 0; j < 2; ++j) {
       const uint32_t head = 2 * lane.quad + j;
-      float* stats = to_shared ? shared.Stats(head) : params.partial_stats + (static_cast<size_t>(run.slot) * 8 + head) * 2;
+      float* stats =
+          to_shared ? shared.Stats(head) : params.partial_stats + (static_cast<size_t>(run.slot) * 8 + head) * 2;
       stats[0] = state.reference[j];
       stats[1] = j == 0 ? sum.x : sum.y;
     }
@@ -187,22 +190,18 @@ KVANT_DEVICE void FinishRun(const DecodeParams& params, const DecodeRun& run, So
   }
 }
 
-/// What a block merges at its end, fetched at its beginning: then nobody waits for it.
+/// What a block merges at its end, asked for at its beginning: then nobody waits for it.
 template <int kWarps>
 struct alignas(16) BlockEnd {
-  DecodeGroup groups[kWarps];
-  DecodeItem items[kWarps];
-  uint32_t count;
+  DecodeEnd ends[kWarps];
   uint32_t is_last;
-  uint32_t unused[2];
+  uint32_t unused[3];
 
   KVANT_DEVICE void Load(const DecodeParams& params) {
-    const DecodeBlock& block = params.blocks[blockIdx.x];
-    if (threadIdx.x == 0) count = block.num_groups;
-    if (threadIdx.x < block.num_groups) {
-      groups[threadIdx.x] = params.groups[block.groups + threadIdx.x];
-      items[threadIdx.x] = LoadItem(params, groups[threadIdx.x].item);
-    }
+    constexpr uint32_t kVectors = sizeof(ends) / 16;
+    const auto* src = reinterpret_cast<const uint4*>(params.ends + blockIdx.x * kWarps);
+    if (threadIdx.x < kVectors) CopyAsync16(SharedAddress(ends) + threadIdx.x * 16, src + threadIdx.x);
+    CommitCopies();
   }
 };
 
@@ -212,10 +211,11 @@ KVANT_DEVICE void MergeGroups(const DecodeParams& params, BlockEnd<kWarps>& bloc
                               uint32_t ring_bytes) {
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t lane = threadIdx.x % 32;
+  WaitForCopies<0>();  // of the ends
   __syncthreads();
-  for (uint32_t g = 0; g < block_end.count; ++g) {
-    const DecodeGroup group = block_end.groups[g];
-    const DecodeItem item = block_end.items[g];
+  for (uint32_t g = 0; g < kWarps && block_end.ends[g].group.warps != 0; ++g) {
+    const DecodeGroup group = block_end.ends[g].group;
+    const DecodeItem item = block_end.ends[g].item;
     for (uint32_t head = warp; head < item.num_q_heads; head += kWarps) {
       HeadMerge<kHeadDim> merge;
       // Lane i knows the warp of the group's i-th part.
@@ -248,7 +248,8 @@ KVANT_DEVICE void MergeGroups(const DecodeParams& params, BlockEnd<kWarps>& bloc
     __syncthreads();
     if (block_end.is_last != 0) {
       __threadfence();
-      for (uint32_t head = warp; head < item.num_q_heads; head += kWarps) MergeSlots<kHeadDim>(params, item, head, lane);
+      for (uint32_t head = warp; head < item.num_q_heads; head += kWarps)
+        MergeSlots<kHeadDim>(params, item, head, lane);
     }
   }
 }

@@ -1,8 +1,7 @@
-#include "kvant/kernels/cuda/pack.h"
-
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/pack_launch.cuh"
+#include "kvant/kernels/cuda/pack.h"
 
 namespace kvant::kernels::cuda {
 namespace {
@@ -29,9 +28,8 @@ __global__ void __launch_bounds__(kPackThreads, kHeadDim == 128 ? 5 : 2) PackPai
 }  // namespace
 
 Status PackPairPages(const PairPack& pack, Stream stream) {
-  return LaunchPack(pack.format, dim3(pack.num_jobs, pack.num_kv_heads, 2), pack, stream, [](auto d, auto bits, auto cells) {
-    return PackPairKernel<d(), bits(), cells()>;
-  });
+  return LaunchPack(pack.format, dim3(pack.num_jobs, pack.num_kv_heads, 2), pack, stream,
+                    [](auto d, auto bits, auto cells) { return PackPairKernel<d(), bits(), cells()>; });
 }
 
 }  // namespace kvant::kernels::cuda

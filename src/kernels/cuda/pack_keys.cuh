@@ -28,9 +28,12 @@ KVANT_DEVICE void MeasureKeys(PackKeyMemory<kHeadDim>& memory) {
   constexpr uint32_t kTokens = kPackTokens / Memory::kParts;
   const uint32_t channel = threadIdx.x % Memory::kVectors * 8;
   const uint32_t part = threadIdx.x / Memory::kVectors;
-  const auto words = [&](uint32_t t) { return *reinterpret_cast<const uint4*>(&memory.rows.x[part * kTokens + t][channel]); };
+  const auto words = [&](uint32_t t) {
+    return *reinterpret_cast<const uint4*>(&memory.rows.x[part * kTokens + t][channel]);
+  };
   const uint4 w = words(0);
-  Range2 range[4] = {Range2::Of(AsHalf2(w.x)), Range2::Of(AsHalf2(w.y)), Range2::Of(AsHalf2(w.z)), Range2::Of(AsHalf2(w.w))};
+  Range2 range[4] = {Range2::Of(AsHalf2(w.x)), Range2::Of(AsHalf2(w.y)), Range2::Of(AsHalf2(w.z)),
+                     Range2::Of(AsHalf2(w.w))};
 #pragma unroll 4
   for (uint32_t t = 1; t < kTokens; ++t) {
     const uint4 x = words(t);
@@ -95,9 +98,9 @@ KVANT_DEVICE void WriteKeys(const PackKeyMemory<kHeadDim>& memory, std::byte* re
         const uint32_t place = 1U << (s.position + pair * s.width);
 #pragma unroll
         for (uint32_t t = 0; t < 4; ++t) {
-          const uint32_t codes = PackCodes(
-              even.template Encode<kAllCells>(__half2float(even_row[t * 8 * PackRows<kHeadDim>::kPitch])),
-              odd.template Encode<kAllCells>(__half2float(odd_row[t * 8 * PackRows<kHeadDim>::kPitch])));
+          const uint32_t codes =
+              PackCodes(even.template Encode<kAllCells>(__half2float(even_row[t * 8 * PackRows<kHeadDim>::kPitch])),
+                        odd.template Encode<kAllCells>(__half2float(odd_row[t * 8 * PackRows<kHeadDim>::kPitch])));
           words[t] += codes * place;
         }
       }

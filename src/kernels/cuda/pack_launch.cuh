@@ -4,6 +4,7 @@
 #include <string>
 #include <type_traits>
 
+#include "kernels/cuda/head_dim.h"
 #include "kernels/cuda/pack_keys.cuh"
 #include "kernels/cuda/pack_values.cuh"
 #include "kernels/cuda/status.h"
@@ -11,10 +12,6 @@
 namespace kvant::kernels::cuda {
 
 inline Status CheckPack(const codec::PairFormat& format) {
-  if (format.head_dim != 64 && format.head_dim != 128 && format.head_dim != 256) {
-    return {StatusCode::kModelUnsupported,
-            "the CUDA kernels have head dimensions 64, 128 and 256, not " + std::to_string(format.head_dim)};
-  }
   if (format.page_tokens != kPairPageTokens) {
     return {StatusCode::kInvalidArgument, "the CUDA packer has pages of 128 tokens"};
   }
@@ -42,11 +39,7 @@ Status ForPairFormat(const codec::PairFormat& format, Visit visit) {
       default: return with_cells(d, std::integral_constant<int, 4>{});
     }
   };
-  switch (format.head_dim) {
-    case 64: return with_bits(std::integral_constant<int, 64>{});
-    case 128: return with_bits(std::integral_constant<int, 128>{});
-    default: return with_bits(std::integral_constant<int, 256>{});
-  }
+  return ForHeadDim(format.head_dim, with_bits);
 }
 
 /// Launch the kernel that `choose` names for the format; nothing when the grid is empty.

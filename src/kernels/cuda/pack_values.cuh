@@ -17,7 +17,8 @@ struct PackValueMemory {
   ValueCode codes[1][kPackTokens];  ///< [group][token]; as many groups as the launch says
 
   static constexpr uint32_t Bytes(uint32_t groups) {
-    return static_cast<uint32_t>(sizeof(PackRows<kHeadDim>)) + groups * kPackTokens * static_cast<uint32_t>(sizeof(ValueCode));
+    return static_cast<uint32_t>(sizeof(PackRows<kHeadDim>)) +
+           groups * kPackTokens * static_cast<uint32_t>(sizeof(ValueCode));
   }
 };
 
@@ -73,8 +74,7 @@ KVANT_DEVICE void EncodeValueTile(const PackValueMemory<kHeadDim>& memory, uint3
 #pragma unroll
     for (uint32_t upper = 0; upper < 2; ++upper) {
       const float2 x = __half22float2(AsHalf2(words[upper + 2 * block]));
-      codes[upper + 2 * block] =
-          PackCodes(even.template Encode<kAllCells>(x.x), odd.template Encode<kAllCells>(x.y));
+      codes[upper + 2 * block] = PackCodes(even.template Encode<kAllCells>(x.x), odd.template Encode<kAllCells>(x.y));
     }
   }
 }

@@ -1,8 +1,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <string>
 
+#include "kernels/cuda/head_dim.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/status.h"
 #include "kvant/kernels/cuda/importance.h"
@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(kThreads) SliceKernel(const PairNorms norms, f
 }
 
 /// Slices in order, so that a launch repeats.
-__global__ void __launch_bounds__(kThreads) SumSlicesKernel(const float* partial, uint32_t slices, uint32_t count, float* sums) {
+__global__ void __launch_bounds__(kThreads)
+    SumSlicesKernel(const float* partial, uint32_t slices, uint32_t count, float* sums) {
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= count) return;
   float sum = 0.0F;
@@ -106,14 +107,7 @@ Status AddPairNorms(const PairNorms& norms, Stream stream) {
   if (norms.num_rows == 0) {
     return OkStatus();
   }
-  switch (norms.head_dim) {
-    case 64: return LaunchFor<64>(norms, AsStream(stream));
-    case 128: return LaunchFor<128>(norms, AsStream(stream));
-    case 256: return LaunchFor<256>(norms, AsStream(stream));
-    default:
-      return {StatusCode::kModelUnsupported, "the CUDA kernels have head dimensions 64, 128 and 256, not " +
-                                                 std::to_string(norms.head_dim)};
-  }
+  return ForHeadDim(norms.head_dim, [&](auto d) { return LaunchFor<d()>(norms, AsStream(stream)); });
 }
 
 }  // namespace kvant::kernels::cuda

@@ -10,7 +10,8 @@ enum class PairSteps {
   kHalfThreeOne,  ///< PN-Mix 3/1 at 50 %: in every column two steps of three bits, then two of one
 };
 
-/// Tokens in a pair page whose values have kGroups groups of channels. `tiles` is the first loaded block, `tail` the scales, `steps` the map's table.
+/// Tokens in a pair page whose values have kGroups groups of channels. `tiles` is the first loaded block, `tail` the
+/// scales, `steps` the map's table.
 template <int kHeadDim, int kValueBits, int kUnitTiles_, PairSteps kKind, int kGroups>
 struct PairTiles {
   static_assert(kValueBits >= 2 && kValueBits <= 4);
@@ -18,7 +19,8 @@ struct PairTiles {
   static constexpr int kValueGroups = kGroups;
   static_assert(kSteps % kGroups == 0);
   static constexpr int kUnitTiles = kUnitTiles_;
-  static constexpr int kMaskedTiles = 2;
+  static constexpr int kMaskedTiles = kUnitTiles_ < 4 ? kUnitTiles_ : 4;  // never across a page's end: kPairSplitTiles
+  static_assert(kPairSplitTiles % kMaskedTiles == 0);
   static constexpr bool kScalesValues = true;
   static constexpr bool kHasKeyZero = false;  ///< key zeros are a page's, not a token's
   static constexpr float kZeroUnit = 1.0F;
@@ -114,8 +116,8 @@ struct PairTiles {
   }
 
   template <int kTiles>
-  KVANT_DEVICE void Step(float (&s)[kTiles][4], uint32_t step, const uint32_t (&q)[2],
-                         uint32_t scale0, uint32_t scale1, Lane lane) const {
+  KVANT_DEVICE void Step(float (&s)[kTiles][4], uint32_t step, const uint32_t (&q)[2], uint32_t scale0, uint32_t scale1,
+                         Lane lane) const {
     const uint4 place = Load16(step);
     const uint2 weight = Load8(step + 16);
     const uint32_t b0 = Bits(__hmul2(__hmul2(AsHalf2(q[0]), AsHalf2(scale0)), AsHalf2(weight.x)));
@@ -134,7 +136,9 @@ struct PairTiles {
   KVANT_DEVICE uint32_t ValueScales(int t, int group) const {
     return tail + 4 * kHeadDim + (group * kPairPageTokens + first_token + 16 * t) * 2;
   }
-  KVANT_DEVICE uint32_t ValueZeros(int t, int group) const { return ValueScales(t, group) + kGroups * 2 * kPairPageTokens; }
+  KVANT_DEVICE uint32_t ValueZeros(int t, int group) const {
+    return ValueScales(t, group) + kGroups * 2 * kPairPageTokens;
+  }
   static KVANT_DEVICE constexpr int GroupOf(int step) { return step * kGroups / kSteps; }
 
   template <int kTiles>
@@ -170,7 +174,8 @@ struct PairTiles {
 
   /// The lowest bits of three: their places differ from those of the upper fields, so the probabilities are brought to
   /// half of the upper field's weight first.
-  KVANT_DEVICE void LowPlane(float (&acc)[kSteps][4], uint32_t block, int t, const uint32_t (&groups)[kGroups][2]) const {
+  KVANT_DEVICE void LowPlane(float (&acc)[kSteps][4], uint32_t block, int t,
+                             const uint32_t (&groups)[kGroups][2]) const {
     const int first = t % 2 * kSteps;  // field of step 0
     const uint4 w = Load16(block + first / 16 * 512);
     const uint4 x = make_uint4(w.x >> 6, w.y >> 6, w.z >> 6, w.w >> 6);

@@ -28,10 +28,9 @@ KVANT_DEVICE __half2 AsHalf2(uint32_t bits) { return *reinterpret_cast<__half2*>
 
 /// c += a · b on 16 × 8 × 16: fp16 operands, fp32 sums. Subnormal operands are exact and cost nothing (ADR 0101).
 KVANT_DEVICE void Mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 /// Transpose of an 8 × 8 matrix of 16-bit numbers spread over the warp.
@@ -70,16 +69,16 @@ KVANT_DEVICE void BarrierExpect(uint32_t barrier, uint32_t bytes) {
 KVANT_DEVICE void BarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nKVANT_AGAIN:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra KVANT_DONE;\nbra KVANT_AGAIN;\nKVANT_DONE:\n}" ::"r"(
-          barrier),
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra KVANT_DONE;\nbra KVANT_AGAIN;\nKVANT_DONE:\n}" ::
+          "r"(barrier),
       "r"(parity)
       : "memory");
 }
 /// One thread copies `bytes` (a multiple of 16) and the barrier counts them. The data is read once: first out of L2.
 KVANT_DEVICE void BulkCopy(uint32_t dst, const std::byte* src, uint32_t bytes, uint32_t barrier, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          dst),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(dst),
       "l"(src), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }

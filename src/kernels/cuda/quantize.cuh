@@ -6,8 +6,8 @@
 #include "kvant/codec/token_codec.h"
 #include "kvant/quant/group.h"
 
-/// quant::FitGroup, FitMidRise and their encoders, operation for operation: no contraction, IEEE division, so that codes
-/// are those of the scalar reference.
+/// quant::FitGroup, FitMidRise and their encoders, operation for operation: no contraction, IEEE division, so that
+/// codes are those of the scalar reference.
 namespace kvant::kernels::cuda {
 
 struct DeviceGroup {

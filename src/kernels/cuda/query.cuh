@@ -30,8 +30,8 @@ struct BlockRows {
       const uint32_t head = at / (kHeadDim / 4) % 8;
       const bool exists = at < kVectors && head < __ldg(&block.num_q_heads[set % 2]);
       const float* row = params.q + (static_cast<size_t>(__ldg(&block.q_row[set % 2])) + head) * kHeadDim;
-      fetched.x[i] = exists ? __ldg(reinterpret_cast<const float4*>(row) + at % (kHeadDim / 4))
-                            : make_float4(0, 0, 0, 0);
+      fetched.x[i] =
+          exists ? __ldg(reinterpret_cast<const float4*>(row) + at % (kHeadDim / 4)) : make_float4(0, 0, 0, 0);
     }
     return fetched;
   }
@@ -95,7 +95,8 @@ struct GlobalRow {
   bool exists;
 
   KVANT_DEVICE GlobalRow(const DecodeParams& params, const DecodeRun& run, uint32_t head_dim, Lane lane)
-      : row(params.q + (static_cast<size_t>(run.sequence) * params.num_q_heads + run.first_q_head + lane.row) * head_dim),
+      : row(params.q +
+            (static_cast<size_t>(run.sequence) * params.num_q_heads + run.first_q_head + lane.row) * head_dim),
         scale(params.q_scale),
         exists(lane.row < run.num_q_heads) {}
   KVANT_DEVICE float operator[](uint32_t channel) const { return exists ? __ldg(row + channel) * scale : 0.0F; }

@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
-#include <string>
-
+#include "kernels/cuda/head_dim.h"
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/status.h"
 #include "kvant/kernels/cuda/pack.h"
@@ -54,14 +53,15 @@ KVANT_DEVICE void Widen(uint4 w, float (&x)[8]) {
   }
 }
 
-/// Least and most of a row that kLanes lanes hold: the most is carried as its negative, so that one exchange serves both.
+/// Least and most of a row that kLanes lanes hold: the most is carried as its negative, so that one exchange serves
+/// both.
 template <int kLanes>
 KVANT_DEVICE float2 RangeOfRow(uint4 w) {
   const __half2 low = __hmin2(__hmin2(AsHalf2(w.x), AsHalf2(w.y)), __hmin2(AsHalf2(w.z), AsHalf2(w.w)));
   const __half2 high = __hmax2(__hmax2(AsHalf2(w.x), AsHalf2(w.y)), __hmax2(AsHalf2(w.z), AsHalf2(w.w)));
   const uint32_t negative = Bits(__hneg2(high));
-  __half2 both = __hmin2(AsHalf2(__byte_perm(Bits(low), negative, 0x5410)),
-                         AsHalf2(__byte_perm(Bits(low), negative, 0x7632)));
+  __half2 both =
+      __hmin2(AsHalf2(__byte_perm(Bits(low), negative, 0x5410)), AsHalf2(__byte_perm(Bits(low), negative, 0x7632)));
 #pragma unroll
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {
     both = __hmin2(both, __shfl_xor_sync(~0U, both, distance));
@@ -125,28 +125,21 @@ __global__ void __launch_bounds__(kThreads) DecodeRowsKernel(DeviceRows in, size
   }
 }
 
-Status CheckRows(TokenCodec codec, uint32_t head_dim) {
-  if (codec == TokenCodec::kFp16) {
-    return {StatusCode::kInvalidArgument, "fp16 rows are copied, not encoded"};
-  }
-  if (head_dim != 64 && head_dim != 128 && head_dim != 256) {
-    return {StatusCode::kModelUnsupported,
-            "the CUDA kernels have head dimensions 64, 128 and 256, not " + std::to_string(head_dim)};
-  }
-  return OkStatus();
-}
-
-// Calls visit with the codec and head dimension as types.
-template <class Visit>
-void ForRowType(TokenCodec codec, uint32_t head_dim, Visit visit) {
-  const auto with_dim = [&](auto c) {
-    if (head_dim == 64) visit(c, std::integral_constant<int, 64>{});
-    if (head_dim == 128) visit(c, std::integral_constant<int, 128>{});
-    if (head_dim == 256) visit(c, std::integral_constant<int, 256>{});
+/// Calls launch with the codec and head dimension as types, where there are rows.
+template <class Launch>
+Status ForRowType(TokenCodec codec, uint32_t head_dim, size_t num_rows, const char* what, Launch launch) {
+  const auto with_codec = [&](auto c) {
+    return ForHeadDim(head_dim, [&](auto d) {
+      if (num_rows != 0) launch(c, d);
+      return StatusOf(cudaGetLastError(), what);
+    });
   };
-  if (codec == TokenCodec::kInt8) with_dim(std::integral_constant<TokenCodec, TokenCodec::kInt8>{});
-  if (codec == TokenCodec::kInt4) with_dim(std::integral_constant<TokenCodec, TokenCodec::kInt4>{});
-  if (codec == TokenCodec::kInt4Affine) with_dim(std::integral_constant<TokenCodec, TokenCodec::kInt4Affine>{});
+  switch (codec) {
+    case TokenCodec::kInt8: return with_codec(std::integral_constant<TokenCodec, TokenCodec::kInt8>{});
+    case TokenCodec::kInt4: return with_codec(std::integral_constant<TokenCodec, TokenCodec::kInt4>{});
+    case TokenCodec::kInt4Affine: return with_codec(std::integral_constant<TokenCodec, TokenCodec::kInt4Affine>{});
+    default: return {StatusCode::kInvalidArgument, "fp16 rows are copied, not encoded"};
+  }
 }
 
 uint32_t BlocksFor(size_t num_rows, uint32_t head_dim) {
@@ -157,28 +150,19 @@ uint32_t BlocksFor(size_t num_rows, uint32_t head_dim) {
 
 }  // namespace
 
-Status EncodeRows(TokenCodec codec, uint32_t head_dim, const void* rows, size_t num_rows, DeviceRows out, Stream stream) {
-  KVANT_RETURN_IF_ERROR(CheckRows(codec, head_dim));
-  if (num_rows == 0) {
-    return OkStatus();
-  }
-  ForRowType(codec, head_dim, [&](auto c, auto d) {
+Status EncodeRows(TokenCodec codec, uint32_t head_dim, const void* rows, size_t num_rows, DeviceRows out,
+                  Stream stream) {
+  return ForRowType(codec, head_dim, num_rows, "encode rows", [&](auto c, auto d) {
     EncodeRowsKernel<c(), d()><<<BlocksFor(num_rows, head_dim), kThreads, 0, AsStream(stream)>>>(
         static_cast<const uint4*>(rows), num_rows, out);
   });
-  return StatusOf(cudaGetLastError(), "encode rows");
 }
 
 Status DecodeRows(TokenCodec codec, uint32_t head_dim, DeviceRows in, size_t num_rows, void* rows, Stream stream) {
-  KVANT_RETURN_IF_ERROR(CheckRows(codec, head_dim));
-  if (num_rows == 0) {
-    return OkStatus();
-  }
-  ForRowType(codec, head_dim, [&](auto c, auto d) {
-    DecodeRowsKernel<c(), d()><<<BlocksFor(num_rows, head_dim), kThreads, 0, AsStream(stream)>>>(
-        in, num_rows, static_cast<uint4*>(rows));
+  return ForRowType(codec, head_dim, num_rows, "decode rows", [&](auto c, auto d) {
+    DecodeRowsKernel<c(), d()>
+        <<<BlocksFor(num_rows, head_dim), kThreads, 0, AsStream(stream)>>>(in, num_rows, static_cast<uint4*>(rows));
   });
-  return StatusOf(cudaGetLastError(), "decode rows");
 }
 
 }  // namespace kvant::kernels::cuda

@@ -2,13 +2,14 @@
 
 #include "kernels/cuda/ptx.cuh"
 
-/// Products of a warp's 16 rows, kept in registers, with 64 rows that pass through shared memory. Which of them are
+/// Products of a warp's 32 rows, kept in registers, with 64 rows that pass through shared memory. Which of them are
 /// queries and which keys is the caller's: sums over the passing rows need no exchange until the end.
 namespace kvant::kernels::cuda {
 
-inline constexpr uint32_t kScoreWarps = 8;
+inline constexpr uint32_t kScoreWarps = 4;
 inline constexpr uint32_t kScoreThreads = 32 * kScoreWarps;
-inline constexpr uint32_t kScoreRows = 16 * kScoreWarps;
+inline constexpr uint32_t kWarpRows = 32;  ///< two operands: a column is read from shared memory once for both
+inline constexpr uint32_t kScoreRows = kWarpRows * kScoreWarps;
 inline constexpr uint32_t kScoreColumns = 64;
 inline constexpr int kScoreTiles = kScoreColumns / 8;
 
@@ -22,25 +23,30 @@ struct HeadRows {
 /// The warp's rows as operand, zeros beyond the last.
 template <int kHeadDim>
 struct RowFragments {
-  uint32_t a[kHeadDim / 16][4];
+  uint32_t a[2][kHeadDim / 16][4];
 
   KVANT_DEVICE RowFragments(const HeadRows& rows, uint32_t first) {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (uint32_t upper = 0; upper < 2; ++upper) {
-      const uint32_t row = first + lane / 4 + 8 * upper;
+    for (uint32_t i = 0; i < 4; ++i) {  // eight rows each
+      const uint32_t row = first + lane / 4 + 8 * i;
       const __half* x = rows.base + row * rows.stride + lane % 4 * 2;
 #pragma unroll
       for (int step = 0; step < kHeadDim / 16; ++step) {
 #pragma unroll
         for (int block = 0; block < 2; ++block) {
-          a[step][upper + 2 * block] =
+          a[i / 2][step][i % 2 + 2 * block] =
               row < rows.count ? __ldg(reinterpret_cast<const uint32_t*>(x + 16 * step + 8 * block)) : 0;
         }
       }
     }
   }
 };
+
+/// Of a warp: [operand][eight columns][m16n8 result]. RowOf says which row a lane's element is of.
+using ScoreTiles = float[2][kScoreTiles][4];
+KVANT_DEVICE uint32_t RowOf(uint32_t operand, uint32_t j) { return operand * 16 + j / 2 * 8 + threadIdx.x % 32 / 4; }
+KVANT_DEVICE uint32_t ColumnOf(uint32_t tile, uint32_t j) { return tile * 8 + threadIdx.x % 4 * 2 + j % 2; }
 
 template <int kHeadDim>
 struct ColumnTile {
@@ -61,20 +67,25 @@ struct ColumnTile {
     }
   }
 
-  /// s[t]: the warp's rows × columns 8·t…8·t + 7, as m16n8 results.
-  KVANT_DEVICE void Scores(const RowFragments<kHeadDim>& rows, float (&s)[kScoreTiles][4]) const {
+  /// The warp's rows × all columns.
+  KVANT_DEVICE void Scores(const RowFragments<kHeadDim>& rows, ScoreTiles& s) const {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (auto& tile : s) tile[0] = tile[1] = tile[2] = tile[3] = 0.0F;
+    for (auto& of_operand : s) {
+      for (auto& tile : of_operand) tile[0] = tile[1] = tile[2] = tile[3] = 0.0F;
+    }
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
 #pragma unroll
       for (int t = 0; t < kScoreTiles; t += 2) {
         const uint32_t row = 8 * t + lane % 8 + lane / 16 * 8;
         const uint4 b = LoadMatrices(SharedAddress(&x[row][16 * step + lane / 8 % 2 * 8]));
-        const auto& a = rows.a[step];
-        Mma(s[t], a[0], a[1], a[2], a[3], b.x, b.y);
-        Mma(s[t + 1], a[0], a[1], a[2], a[3], b.z, b.w);
+#pragma unroll
+        for (int operand = 0; operand < 2; ++operand) {
+          const auto& a = rows.a[operand][step];
+          Mma(s[operand][t], a[0], a[1], a[2], a[3], b.x, b.y);
+          Mma(s[operand][t + 1], a[0], a[1], a[2], a[3], b.z, b.w);
+        }
       }
     }
   }

@@ -25,8 +25,8 @@ template <int kHeadDim>
 struct SoftmaxState {
   static constexpr int kSteps = kHeadDim / 16;
   float acc[kSteps][4];  ///< Σ p·v: channels (16·i + row, + 8) × heads, in the units of the run's format
-  float sums[2];         ///< lanes of row 1: Σ p; of SumRow(g): Σ p·(what is added to every channel of value group g)
-  float reference[2];    ///< p = 2^(logit - reference); the largest logit when it was last looked for
+  float sums[2];       ///< lanes of row 1: Σ p; of SumRow(g): Σ p·(what is added to every channel of value group g)
+  float reference[2];  ///< p = 2^(logit - reference); the largest logit when it was last looked for
 
   KVANT_DEVICE void Reset() {
 #pragma unroll

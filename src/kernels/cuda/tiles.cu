@@ -1,8 +1,8 @@
 #include <cuda_runtime.h>
 
-#include <string>
 #include <type_traits>
 
+#include "kernels/cuda/head_dim.h"
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/status.h"
 #include "kvant/kernels/cuda/pack.h"
@@ -92,7 +92,8 @@ KVANT_DEVICE void LoadTile(TileMemory<kCodec, kHeadDim>& memory, const TileStore
 
 /// Two lanes fit one row. Scales and zeros are stored for the job's slots, and cleared behind them.
 template <TokenCodec kCodec, int kHeadDim>
-KVANT_DEVICE void FitTile(TileMemory<kCodec, kHeadDim>& memory, const TileStoreJob& job, __half* scales, uint32_t lane) {
+KVANT_DEVICE void FitTile(TileMemory<kCodec, kHeadDim>& memory, const TileStoreJob& job, __half* scales,
+                          uint32_t lane) {
   constexpr int kBits = codec::CodeBits(kCodec);
   const uint32_t slot = lane / 2;
   __half2 low = AsHalf2(0x7BFF7BFFU);
@@ -220,8 +221,8 @@ KVANT_DEVICE void StoreSide(TileMemory<kCodec, kHeadDim>& memory, const TileStor
     equalization = static_cast<const __half*>(store.equalization) +
                    (static_cast<size_t>(job.map) * store.num_kv_heads + head) * 2 * kHeadDim;
   }
-  LoadTile(memory, job, static_cast<const __half*>(kIsKey ? store.keys : store.values) + first, row_stride, equalization,
-           lane);
+  LoadTile(memory, job, static_cast<const __half*>(kIsKey ? store.keys : store.values) + first, row_stride,
+           equalization, lane);
   auto* scales = reinterpret_cast<__half*>(tile + TokenTileScales(kCodec, kHeadDim)) + (kIsKey ? 0 : kTileTokens);
   if constexpr (kCodec != TokenCodec::kFp16) FitTile(memory, job, scales, lane);
   WriteTile<kCodec, kIsKey>(memory, job, tile + (kIsKey ? 0 : TokenTileCodeBytes(kCodec, kHeadDim)), lane);
@@ -251,15 +252,10 @@ template <TokenCodec kCodec>
 Status LaunchFor(const TileStore& store, cudaStream_t stream) {
   const uint64_t work = uint64_t{store.num_jobs} * store.num_kv_heads * 2;
   const auto grid = static_cast<uint32_t>((work + kWarps - 1) / kWarps);
-  switch (store.head_dim) {
-    case 64: StoreTilesKernel<kCodec, 64><<<grid, 32 * kWarps, 0, stream>>>(store); break;
-    case 128: StoreTilesKernel<kCodec, 128><<<grid, 32 * kWarps, 0, stream>>>(store); break;
-    case 256: StoreTilesKernel<kCodec, 256><<<grid, 32 * kWarps, 0, stream>>>(store); break;
-    default:
-      return {StatusCode::kModelUnsupported, "the CUDA kernels have head dimensions 64, 128 and 256, not " +
-                                                 std::to_string(store.head_dim)};
-  }
-  return StatusOf(cudaGetLastError(), "store tiles");
+  return ForHeadDim(store.head_dim, [&](auto d) {
+    StoreTilesKernel<kCodec, d()><<<grid, 32 * kWarps, 0, stream>>>(store);
+    return StatusOf(cudaGetLastError(), "store tiles");
+  });
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 namespace kvant::kernels::cuda {
 
 /// Tokens in a code of the token tiers. Codes enter the tensor cores as subnormal fp16 numbers: bits masked in place,
-/// so a code c at bit b is c · 2^(b - 24). What the position multiplies by is undone once a run (values) or in q (keys).
+/// so a code c at bit b is c · 2^(b - 24). What the position multiplies by is undone once a run (values) or in q
+/// (keys).
 template <codec::TokenCodec kCodec_, int kHeadDim, bool kIsBf16_ = false>
 struct TokenTiles {
   static constexpr codec::TokenCodec kCodec = kCodec_;
@@ -90,7 +91,9 @@ struct TokenTiles {
   KVANT_DEVICE float Factor(int t, uint32_t token) const {
     return kIsHalf ? 1.0F : LoadHalf(Scales(t, 0) + 2 * token) * kCodeUnit;
   }
-  KVANT_DEVICE float KeyZero(int t, uint32_t token) const { return kHasZero ? LoadHalf(Scales(t, 2) + 2 * token) : 0.0F; }
+  KVANT_DEVICE float KeyZero(int t, uint32_t token) const {
+    return kHasZero ? LoadHalf(Scales(t, 2) + 2 * token) : 0.0F;
+  }
 
   KVANT_DEVICE uint32_t ValueScales(int t, int) const { return Scales(t, 1); }
   KVANT_DEVICE uint32_t ValueZeros(int t, int) const { return kHasZero ? Scales(t, 3) : Scales(t, 1); }

@@ -45,6 +45,17 @@ TEST(MidRise, AConstantGroupIsItself) {
   EXPECT_EQ(f.decoded, (std::vector<float>{2.5F, 2.5F, 2.5F}));
 }
 
+TEST(MidRise, ZerosOfBothSignsAreAConstantGroup) {
+  for (const std::vector<float>& x : {std::vector<float>{0.0F, -0.0F}, std::vector<float>{-0.0F, 0.0F}}) {
+    const GroupParams params = FitMidRise(2, x);
+    EXPECT_EQ(params.scale.bits, 0);
+    EXPECT_EQ(params.zero.bits, 0);
+    std::vector<uint8_t> codes(2, 9);
+    EncodeMidRise(2, params, x, codes);
+    EXPECT_EQ(codes, (std::vector<uint8_t>{0, 0}));
+  }
+}
+
 TEST(MidRise, TheWholeRangeOfFp16IsCut) {
   const Fitted f = Quantize(1, {-65504.0F, 65504.0F});
   EXPECT_EQ(f.codes, (std::vector<uint8_t>{0, 1}));

@@ -63,8 +63,8 @@ struct DecodeLaunch {
   float* out = nullptr;        ///< the same shape
   const uint32_t* page_table = nullptr;
   std::array<PagePool, kNumDecodeFormats> pools;
-  const PairDeviceMap* maps = nullptr;       ///< kPair: [map][kv_head]
-  const void* equalization = nullptr;        ///< token tiers: [map][kv_head][mean, scale][head_dim] fp16, or null
+  const PairDeviceMap* maps = nullptr;  ///< kPair: [map][kv_head]
+  const void* equalization = nullptr;   ///< token tiers: [map][kv_head][mean, scale][head_dim] fp16, or null
   std::array<bool, kNumDecodeFormats> rotated_values{};  ///< values stored Hadamard-rotated; the output is turned back
   float softmax_scale = 1.0F;
   float soft_cap = 0.0F;  ///< 0: none; otherwise the request must have said so

@@ -33,11 +33,14 @@ struct DecodeSegment {
 };
 
 struct DecodeShape {
-  uint32_t head_dim = 128;            ///< 64, 128 or 256
+  uint32_t head_dim = 128;  ///< 64, 128 or 256
   uint32_t num_kv_heads = 8;
-  uint32_t q_heads_per_kv_head = 8;   ///< 1…16; more than 8 are two groups, side by side on the same tiles
+  uint32_t q_heads_per_kv_head = 8;  ///< 1…16; more than 8 are two groups, side by side on the same tiles
   uint32_t num_q_heads() const { return num_kv_heads * q_heads_per_kv_head; }
 };
+
+/// Runs in pair pages begin and end at multiples of so many tiles.
+inline constexpr uint32_t kPairSplitTiles = 4;
 
 /// What a tile of 16 tokens costs, in bytes, and how tiles are handed out.
 struct DecodeCosts {
@@ -46,8 +49,10 @@ struct DecodeCosts {
   uint32_t tile_overhead = 0;
   /// Splits fall on multiples of so many tiles inside a segment: whole loads of the inner loop.
   std::array<uint32_t, kNumDecodeFormats> unit_tiles{};
-  /// Below so many bytes a warp, but not below one load, splits may fall on any pair of tiles.
+  /// Below so many bytes a warp, but not below that share of a load, splits may fall on any kPairSplitTiles tiles of a
+  /// pair page, and on any tile elsewhere.
   uint32_t fine_below = 0;
+  uint32_t fine_above_percent = 100;
   /// No warp is given less than about that many bytes: merging costs more.
   uint32_t least_bytes = 0;
 };
@@ -94,7 +99,7 @@ static_assert(sizeof(DecodeRun) == 48);
 /// Warps of one block that end on the same item.
 struct DecodeGroup {
   uint32_t item = 0;
-  uint32_t slot = 0;  ///< partial slot; kNone: the item is complete, the output is written
+  uint32_t slot = 0;   ///< partial slot; kNone: the item is complete, the output is written
   uint32_t warps = 0;  ///< bit w: warp w of the block
   uint32_t block = 0;
 };
@@ -109,6 +114,14 @@ struct DecodeItem {
   uint32_t num_slots = 0;
 };
 static_assert(sizeof(DecodeItem) == 16);
+
+/// What a block does at its end, with all that it needs in one place, so that nobody waits for one read to know the
+/// next: [num_blocks][warps_per_block] on the GPU, warps = 0 behind the last.
+struct DecodeEnd {
+  DecodeGroup group;
+  DecodeItem item;
+};
+static_assert(sizeof(DecodeEnd) == 32);
 
 /// The first two items a block works on: their queries wait in its shared memory.
 struct DecodeBlock {
@@ -125,19 +138,20 @@ struct DecodePlan {
   DecodeGrid grid;
   std::vector<DecodeRun> runs;
   std::vector<DecodeBlock> blocks;  ///< [num_blocks]
-  std::vector<DecodeGroup> groups;
+  std::vector<DecodeGroup> groups;  ///< by block
   std::vector<DecodeItem> items;
   uint32_t num_slots = 0;
 
-  /// The plan as one buffer for the GPU: the vectors above, each at a multiple of 16 bytes.
+  /// The plan as one buffer for the GPU: the vectors above, groups as ends, each at a multiple of 16 bytes.
   struct Offsets {
     size_t runs = 0;
     size_t blocks = 0;
-    size_t groups = 0;
+    size_t ends = 0;
     size_t items = 0;
     size_t end = 0;
   };
   Offsets DeviceOffsets() const;
+  std::vector<DecodeEnd> Ends() const;
   size_t DeviceBytes() const { return DeviceOffsets().end; }
   void CopyTo(std::span<std::byte> bytes) const;  ///< Requires bytes.size() >= DeviceBytes()
 };

@@ -128,7 +128,9 @@ struct PairDeviceLayout {
   size_t value_block_bytes() const;
   size_t block_bytes() const { return 2 * key_tile_bytes() + value_block_bytes(); }
   size_t tail() const { return kPairPageTokens / 32 * block_bytes(); }
-  size_t record_bytes() const { return tail() + 4 * size_t{format.head_dim} + 4 * kPairPageTokens * format.ValueGroups(); }
+  size_t record_bytes() const {
+    return tail() + 4 * size_t{format.head_dim} + 4 * kPairPageTokens * format.ValueGroups();
+  }
   PairDeviceMap DeviceMap() const;
 };
 
@@ -144,7 +146,8 @@ constexpr CodePlace PlaceOfPairValue(uint32_t head_dim, uint32_t bits, uint32_t 
   const FragmentPlace p = PlaceInFragment(channel % 16, token_in_block % 16);
   const uint32_t field = token_in_block / 16 * (head_dim / 16) + channel / 16;
   const uint32_t fields_a_word = 16 / bits;
-  return {(field / fields_a_word * 32 + p.lane) * 4 + p.upper + 2 * p.block, 16 * p.half + field % fields_a_word * bits};
+  return {(field / fields_a_word * 32 + p.lane) * 4 + p.upper + 2 * p.block,
+          16 * p.half + field % fields_a_word * bits};
 }
 
 /// Index of the scale of kernel position `position` among the key scales.

@@ -61,10 +61,10 @@ struct AttentionMass {
   const void* keys = nullptr;
   uint32_t num_keys = 0;
   float softmax_scale = 1.0F;
-  float soft_cap = 0.0F;  ///< 0: none
-  uint32_t window = 0;    ///< a query sees its own token and window - 1 before it; 0: all
-  float* mass = nullptr;  ///< [num_kv_heads][num_keys]
-  void* workspace = nullptr;  ///< AttentionMassWorkspace bytes; need not be cleared
+  float soft_cap = 0.0F;      ///< 0: none
+  uint32_t window = 0;        ///< a query sees its own token and window - 1 before it; 0: all
+  float* mass = nullptr;      ///< [num_kv_heads][num_keys]
+  void* workspace = nullptr;  ///< AttentionMassWorkspace bytes, 16-byte aligned; need not be cleared
 };
 size_t AttentionMassWorkspace(const AttentionMass& mass);
 /// Errors  kModelUnsupported: head_dim not 64, 128 or 256

@@ -26,7 +26,8 @@ struct DeviceRows {
 /// Errors   kModelUnsupported: head_dim not 64, 128 or 256; kInvalidArgument: kFp16, which is a copy
 Status EncodeRows(codec::TokenCodec codec, uint32_t head_dim, const void* rows, size_t num_rows, DeviceRows out,
                   Stream stream);
-Status DecodeRows(codec::TokenCodec codec, uint32_t head_dim, DeviceRows in, size_t num_rows, void* rows, Stream stream);
+Status DecodeRows(codec::TokenCodec codec, uint32_t head_dim, DeviceRows in, size_t num_rows, void* rows,
+                  Stream stream);
 
 /// Up to 16 tokens of all KV heads of one layer that go into one tile of a page.
 struct TileStoreJob {
@@ -34,7 +35,7 @@ struct TileStoreJob {
   uint32_t page = 0;
   uint32_t tile = 0;  ///< of the page
   uint16_t first_slot = 0;
-  uint16_t num_tokens = 0;  ///< first_slot + num_tokens <= 16
+  uint16_t num_tokens = 0;     ///< first_slot + num_tokens <= 16
   uint32_t map = 0xFFFFFFFFU;  ///< equalization map of the keys; all ones: none
 };
 
@@ -44,7 +45,7 @@ struct TileStore {
   uint32_t num_kv_heads = 0;
   uint32_t num_jobs = 0;
   const TileStoreJob* jobs = nullptr;
-  const void* keys = nullptr;    ///< fp16 [row][kv_head][head_dim], 16-byte aligned
+  const void* keys = nullptr;  ///< fp16 [row][kv_head][head_dim], 16-byte aligned
   const void* values = nullptr;
   const void* equalization = nullptr;  ///< [map][kv_head][mean, scale][head_dim] fp16
   void* pool = nullptr;                ///< records as in PagePool
@@ -53,17 +54,18 @@ struct TileStore {
 };
 
 /// codec::EqualizeRow, EncodeRowsRef and StoreTokenTilesRef in one: a prompt's or a step's keys and values into pages,
-/// fp16 included. Other slots of a tile keep what they hold; a tile whose slot 0 is written is cleared behind the tokens,
-/// so that nothing stale stands there.
+/// fp16 included. Other slots of a tile keep what they hold; a tile whose slot 0 is written is cleared behind the
+/// tokens, so that nothing stale stands there.
 ///
 /// Requires finite rows; no two jobs on one tile
 Status StoreTiles(const TileStore& store, Stream stream);
 
 /// 128 tokens of all KV heads of one layer that become one page each.
 struct PairPackJob {
-  uint64_t first_row = 0;  ///< of the source: row t of KV head h begins at element ((first_row + t) · heads + h) · head_dim
-  uint32_t page = 0;       ///< where in the pool
-  uint32_t map = 0;        ///< which width map, as in DecodeSegment
+  uint64_t first_row =
+      0;  ///< of the source: row t of KV head h begins at element ((first_row + t) · heads + h) · head_dim
+  uint32_t page = 0;  ///< where in the pool
+  uint32_t map = 0;   ///< which width map, as in DecodeSegment
 };
 
 struct PairPack {
@@ -95,8 +97,8 @@ struct ResidualFlushJob {
 
 /// One layer's memory. Which tokens lie where is a function of position alone, so jobs and page table serve all layers.
 struct ResidualFlushLayer {
-  const void* tiles = nullptr;  ///< base of the fp16 pool
-  void* pages = nullptr;        ///< base of the pair pool
+  const void* tiles = nullptr;          ///< base of the fp16 pool
+  void* pages = nullptr;                ///< base of the pair pool
   const PairDeviceMap* maps = nullptr;  ///< [map][kv_head]
   size_t page_bytes = 0;                ///< of the pair pool
   size_t record_bytes = 0;
