@@ -55,12 +55,12 @@ Result<std::unique_ptr<engine::Backend>> OpenBackend(const EngineFlags& flags) {
   return engine::Backend::Create({dir, isa, flags.threads});
 }
 
-Result<OpenedEngine> OpenEngine(const EngineFlags& flags) {
+Result<OpenedEngine> OpenEngine(const EngineFlags& flags, uint32_t context_tokens) {
   OpenedEngine opened;
   KVANT_ASSIGN_OR_RETURN(const std::string path, FindModel(flags.model, flags.models_dir));
   KVANT_ASSIGN_OR_RETURN(opened.model, engine::Model::Load(path));
   KVANT_ASSIGN_OR_RETURN(opened.backend, OpenBackend(flags));
-  opened.engine = std::make_unique<engine::Engine>(opened.model.get(), opened.backend.get());
+  opened.engine = std::make_unique<engine::Engine>(opened.model.get(), opened.backend.get(), context_tokens);
   return opened;
 }
 

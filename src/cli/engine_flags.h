@@ -32,6 +32,7 @@ struct OpenedEngine {
   std::unique_ptr<engine::Backend> backend;
   std::unique_ptr<engine::Engine> engine;
 };
-Result<OpenedEngine> OpenEngine(const EngineFlags& flags);
+/// `context_tokens`: as Engine takes it.
+Result<OpenedEngine> OpenEngine(const EngineFlags& flags, uint32_t context_tokens = 0);
 
 }  // namespace kvant::cli

@@ -122,7 +122,7 @@ Status RunEval(EvalFlags& flags, Console& console) {
       return {StatusCode::kIoError, "cannot write " + flags.csv};
     }
   }
-  KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine));
+  KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine, flags.context));
   KVANT_RETURN_IF_ERROR(CheckContext(flags.context, flags.options.window_tokens, opened.model->params(), console));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(opened, flags.text));
   KVANT_ASSIGN_OR_RETURN(const std::vector<eval::PerplexityResult> results,

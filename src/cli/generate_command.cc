@@ -31,13 +31,13 @@ Result<Opened> Open(const GenerateFlags& flags, Console& console) {
   Opened opened;
   const uint64_t steps = flags.disaggregated ? 3 : 2;
   console.ShowProgress("load", 0, steps, "model");
-  KVANT_ASSIGN_OR_RETURN(opened.main, OpenEngine(flags.engine));
+  KVANT_ASSIGN_OR_RETURN(opened.main, OpenEngine(flags.engine, flags.options.context));
   console.ShowProgress("load", 1, steps, "tokenizer");
   const engine::Model& model = *opened.main.model;
   KVANT_ASSIGN_OR_RETURN(opened.tokenizer, engine::Tokenizer::Load(model.path(), model.info()));
   if (flags.disaggregated) {
     console.ShowProgress("load", 2, steps, "decode engine");
-    KVANT_ASSIGN_OR_RETURN(opened.decode, OpenEngine(flags.engine));
+    KVANT_ASSIGN_OR_RETURN(opened.decode, OpenEngine(flags.engine, flags.options.context));
   }
   console.ClearProgress();
   return opened;

@@ -10,8 +10,8 @@ namespace kvant::engine {
 
 // The graph of one step for a number of sequences; kept while that number stays the same.
 struct Engine::DecodeGraph {
-  DecodeGraph(const Model& model, Backend* backend)
-      : graph(backend), builder(model), attention(backend, model.params()) {}
+  DecodeGraph(const Model& model, Backend* backend, uint32_t context_tokens)
+      : graph(backend), builder(model, context_tokens), attention(backend, model.params()) {}
 
   Graph graph;
   GraphBuilder builder;
@@ -22,8 +22,11 @@ struct Engine::DecodeGraph {
   ggml_tensor* logits = nullptr;
 };
 
-Engine::Engine(const Model* model, Backend* backend)
-    : model_(model), backend_(backend), decode_(std::make_unique<DecodeGraph>(*model, backend)) {}
+Engine::Engine(const Model* model, Backend* backend, uint32_t context_tokens)
+    : model_(model),
+      backend_(backend),
+      context_tokens_(context_tokens == 0 ? model->params().context_length : context_tokens),
+      decode_(std::make_unique<DecodeGraph>(*model, backend, context_tokens_)) {}
 
 Engine::~Engine() = default;
 
@@ -58,6 +61,7 @@ Status Engine::Decode(std::span<const DecodeItem> items, std::vector<float>* log
   std::vector<BatchItem> batch(rows);
   for (uint32_t i = 0; i < rows; ++i) {
     const uint32_t past = items[i].sequence->num_tokens();
+    KVANT_RETURN_IF_ERROR(CheckLength(uint64_t{past} + 1));
     tokens[i] = items[i].token;
     positions[i] = static_cast<int32_t>(past);
     batch[i] = {items[i].sequence, i, 1, past};

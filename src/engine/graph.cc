@@ -55,7 +55,8 @@ Status Graph::Compute() { return backend_->Compute(graph_); }
 
 uint64_t Graph::compute_bytes() const { return ggml_gallocr_get_buffer_size(allocator_, 0); }
 
-GraphBuilder::GraphBuilder(const Model& model) : model_(model) {
+GraphBuilder::GraphBuilder(const Model& model, uint32_t context_tokens)
+    : model_(model), rope_freq_factors_(model.rope_freq_factors(context_tokens)) {
   const RopeParams& rope = model.params().rope;
   if (rope.scaling == RopeScaling::kYarn) {
     yarn_ext_factor_ = 1.0F;
@@ -77,7 +78,7 @@ ggml_tensor* GraphBuilder::Rope(ggml_context* ctx, ggml_tensor* rows, ggml_tenso
   constexpr float kBetaSlow = 1.0F;
   const RopeParams& rope = model_.params().rope;
   const int mode = rope.layout == RopeLayout::kHalves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-  return ggml_rope_ext(ctx, rows, positions, model_.rope_freq_factors(), static_cast<int>(rope.dims), mode,
+  return ggml_rope_ext(ctx, rows, positions, rope_freq_factors_, static_cast<int>(rope.dims), mode,
                        static_cast<int>(rope.original_context), rope.base, 1.0F / rope.factor, yarn_ext_factor_,
                        yarn_attn_factor_, kBetaFast, kBetaSlow);
 }
@@ -87,13 +88,18 @@ Qkv GraphBuilder::AttentionInputs(ggml_context* ctx, uint32_t layer, ggml_tensor
   const ModelParams& params = model_.params();
   const LayerWeights& weights = model_.layers()[layer];
   ggml_tensor* input = Norm(ctx, hidden, weights.attn_norm);
-  const auto project = [&](ggml_tensor* matrix, uint32_t heads) {
-    return ggml_reshape_3d(ctx, ggml_mul_mat(ctx, matrix, input), params.head_dim, heads, hidden->ne[1]);
+  const auto project = [&](ggml_tensor* matrix, ggml_tensor* bias, uint32_t heads) {
+    ggml_tensor* rows = ggml_mul_mat(ctx, matrix, input);
+    rows = bias == nullptr ? rows : ggml_add(ctx, rows, bias);
+    return ggml_reshape_3d(ctx, rows, params.head_dim, heads, hidden->ne[1]);
   };
-  ggml_tensor* q = project(weights.attn_q, params.num_q_heads);
-  ggml_tensor* k = project(weights.attn_k, params.num_kv_heads);
-  ggml_tensor* v = project(weights.attn_v, params.num_kv_heads);
-  return {Rope(ctx, q, positions), Rope(ctx, k, positions), v};
+  const auto turned = [&](ggml_tensor* rows, ggml_tensor* norm) {
+    return Rope(ctx, norm == nullptr ? rows : Norm(ctx, rows, norm), positions);
+  };
+  ggml_tensor* q = project(weights.attn_q, weights.attn_q_bias, params.num_q_heads);
+  ggml_tensor* k = project(weights.attn_k, weights.attn_k_bias, params.num_kv_heads);
+  ggml_tensor* v = project(weights.attn_v, weights.attn_v_bias, params.num_kv_heads);
+  return {turned(q, weights.attn_q_norm), turned(k, weights.attn_k_norm), v};
 }
 
 ggml_tensor* GraphBuilder::AfterAttention(ggml_context* ctx, uint32_t layer, ggml_tensor* attended,

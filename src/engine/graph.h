@@ -45,7 +45,8 @@ class Graph {
 /// The decoder, piece by piece. Hidden states are [embedding, rows] fp32, positions [rows] int32.
 class GraphBuilder {
  public:
-  explicit GraphBuilder(const Model& model);
+  /// For an engine of that many tokens.
+  GraphBuilder(const Model& model, uint32_t context_tokens);
 
   ggml_tensor* Embed(ggml_context* ctx, ggml_tensor* tokens) const;
   Qkv AttentionInputs(ggml_context* ctx, uint32_t layer, ggml_tensor* hidden, ggml_tensor* positions) const;
@@ -58,6 +59,7 @@ class GraphBuilder {
   ggml_tensor* Rope(ggml_context* ctx, ggml_tensor* rows, ggml_tensor* positions) const;
 
   const Model& model_;
+  ggml_tensor* rope_freq_factors_;
   float yarn_ext_factor_ = 0.0F;
   float yarn_attn_factor_ = 1.0F;
 };

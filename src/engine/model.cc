@@ -22,10 +22,12 @@ struct Model::Mapping {
   void* memory = MAP_FAILED;
   size_t bytes = 0;
   ggml_context* tensors = nullptr;
+  ggml_context* views = nullptr;  // row ranges of fused matrices
   ggml_backend_buffer_t buffer = nullptr;
 
   ~Mapping() {
     ggml_backend_buffer_free(buffer);
+    ggml_free(views);
     ggml_free(tensors);
     if (memory != MAP_FAILED) {
       munmap(memory, bytes);
@@ -98,24 +100,72 @@ Status Model::MapTensors() {
   token_embedding_ = Find("token_embd.weight");
   output_norm_ = Find("output_norm.weight");
   output_ = params().tied_embeddings ? token_embedding_ : Find("output.weight");
-  rope_freq_factors_ = params().rope.has_freq_factors ? Find("rope_freqs.weight") : nullptr;
+  constexpr size_t kViewsOfLayer = 5;
+  mapping_->views = ggml_init({.mem_size = kViewsOfLayer * params().num_layers * ggml_tensor_overhead(),
+                               .mem_buffer = nullptr,
+                               .no_alloc = true});
   for (uint32_t i = 0; i < params().num_layers; ++i) {
-    const std::string layer = "blk." + std::to_string(i) + ".";
-    layers_.push_back({.attn_norm = Find(layer + "attn_norm.weight"),
-                       .attn_q = Find(layer + "attn_q.weight"),
-                       .attn_k = Find(layer + "attn_k.weight"),
-                       .attn_v = Find(layer + "attn_v.weight"),
-                       .attn_output = Find(layer + "attn_output.weight"),
-                       .ffn_norm = Find(layer + "ffn_norm.weight"),
-                       .ffn_gate = Find(layer + "ffn_gate.weight"),
-                       .ffn_up = Find(layer + "ffn_up.weight"),
-                       .ffn_down = Find(layer + "ffn_down.weight")});
+    layers_.push_back(MapLayer(i));
   }
   return OkStatus();
 }
 
+LayerWeights Model::MapLayer(uint32_t layer) const {
+  const std::string prefix = "blk." + std::to_string(layer) + ".";
+  const auto need = [&](const char* name) { return Find(prefix + name); };
+  const auto maybe = [&](const char* name) { return FindOptional(prefix + name); };
+  LayerWeights weights = {.attn_norm = need("attn_norm.weight"),
+                          .attn_q_bias = maybe("attn_q.bias"),
+                          .attn_k_bias = maybe("attn_k.bias"),
+                          .attn_v_bias = maybe("attn_v.bias"),
+                          .attn_q_norm = maybe("attn_q_norm.weight"),
+                          .attn_k_norm = maybe("attn_k_norm.weight"),
+                          .attn_output = need("attn_output.weight"),
+                          .ffn_norm = need("ffn_norm.weight"),
+                          .ffn_down = need("ffn_down.weight")};
+  if (ggml_tensor* qkv = maybe("attn_qkv.weight"); qkv != nullptr) {
+    const uint64_t q_rows = uint64_t{params().num_q_heads} * params().head_dim;
+    const uint64_t kv_rows = uint64_t{params().num_kv_heads} * params().head_dim;
+    weights.attn_q = Rows(qkv, 0, q_rows);
+    weights.attn_k = Rows(qkv, q_rows, kv_rows);
+    weights.attn_v = Rows(qkv, q_rows + kv_rows, kv_rows);
+    weights.ffn_gate = Rows(need("ffn_up.weight"), 0, params().feed_forward);
+    weights.ffn_up = Rows(need("ffn_up.weight"), params().feed_forward, params().feed_forward);
+  } else {
+    weights.attn_q = need("attn_q.weight");
+    weights.attn_k = need("attn_k.weight");
+    weights.attn_v = need("attn_v.weight");
+    weights.ffn_gate = need("ffn_gate.weight");
+    weights.ffn_up = need("ffn_up.weight");
+  }
+  return weights;
+}
+
+ggml_tensor* Model::Rows(ggml_tensor* matrix, uint64_t first, uint64_t count) const {
+  ggml_tensor* rows = ggml_view_2d(mapping_->views, matrix, matrix->ne[0], static_cast<int64_t>(count), matrix->nb[1],
+                                   first * matrix->nb[1]);
+  const ggml_status status = ggml_backend_view_init(rows);
+  KVANT_CHECK(status == GGML_STATUS_SUCCESS, "a view of a mapped tensor needs no memory");
+  return rows;
+}
+
+ggml_tensor* Model::rope_freq_factors(uint32_t context_tokens) const {
+  const RopeParams& rope = params().rope;
+  if (rope.has_freq_factors) {
+    return Find("rope_freqs.weight");
+  }
+  if (!rope.has_long_factors) {
+    return nullptr;
+  }
+  return Find(context_tokens > rope.original_context ? "rope_factors_long.weight" : "rope_factors_short.weight");
+}
+
+ggml_tensor* Model::FindOptional(const std::string& name) const {
+  return ggml_get_tensor(mapping_->tensors, name.c_str());
+}
+
 ggml_tensor* Model::Find(const std::string& name) const {
-  ggml_tensor* tensor = ggml_get_tensor(mapping_->tensors, name.c_str());
+  ggml_tensor* tensor = FindOptional(name);
   KVANT_CHECK(tensor != nullptr, "CheckGguf has seen every tensor of the architecture");
   return tensor;
 }

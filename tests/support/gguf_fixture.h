@@ -15,20 +15,26 @@ namespace kvant::test {
 std::optional<std::string> FindTestModel();
 inline constexpr const char* kNoTestModel = "no model: set KVANT_TEST_MODEL or run scripts/setup.sh";
 
-/// How RoPE's angles of a tiny model are scaled. kLlama3 writes `rope_freqs.weight`.
-enum class TinyScaling { kNone, kLinear, kYarn, kLlama3 };
+/// How RoPE's angles of a tiny model are scaled. kLlama3 writes `rope_freqs.weight`, kLongRope `rope_factors_*.weight`
+/// and an attention factor.
+enum class TinyScaling { kNone, kLinear, kYarn, kLlama3, kLongRope };
 
-/// A llama model with random weights in f32 and a byte-level BPE tokenizer: any text has tokens.
+/// A model with random weights in f32 and a byte-level BPE tokenizer: any text has tokens. A tensor's values depend on
+/// its name, its shape and the seed alone, so two architectures share the tensors that both have.
 struct TinyModelParams {
+  std::string architecture = "llama";
   uint32_t num_layers = 2;
   uint32_t num_q_heads = 4;
   uint32_t num_kv_heads = 2;
   uint32_t head_dim = 32;
+  uint32_t embedding = 0;  ///< 0: num_q_heads * head_dim; another one writes key_length and value_length
+  uint32_t rope_dims = 0;  ///< 0: head_dim
   uint32_t feed_forward = 192;
   uint32_t vocab_size = 300;  ///< at least kMinTinyVocab
   uint32_t context_length = 512;
   TinyScaling scaling = TinyScaling::kNone;
   float scaling_factor = 4.0F;
+  bool qkv_bias = true;  ///< where the architecture has one
   bool tied_embeddings = true;
   uint64_t seed = 1;
   float gain = 3.0F;           ///< standard deviation of attention scores and logits; 3 makes peaked rows

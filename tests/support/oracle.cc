@@ -23,6 +23,7 @@ std::vector<double> LogSoftmax(std::span<const float> logits) {
 
 // Sums the entropy of softmax rows that libllama computes: [tokens seen (padded), queries, heads].
 struct EntropyMeter {
+  int64_t window = 0;
   double sum = 0;
   size_t rows = 0;
 
@@ -37,7 +38,7 @@ struct EntropyMeter {
   void Add(const ggml_tensor& tensor) {
     for (int64_t row = 0; row < tensor.ne[1] * tensor.ne[2]; ++row) {
       const auto* p = static_cast<const float*>(tensor.data) + row * tensor.ne[0];
-      const int64_t seen = row % tensor.ne[1] + 1;
+      const int64_t seen = std::min(row % tensor.ne[1] + 1, window);
       if (seen < 32) {
         continue;
       }
@@ -77,7 +78,7 @@ std::vector<float> OracleLogits(const std::string& model_path, std::span<const i
   params.n_threads = options.num_threads;
   params.n_threads_batch = options.num_threads;
   params.flash_attn_type = options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-  EntropyMeter meter;
+  EntropyMeter meter{.window = options.window};
   if (options.attention_entropy != nullptr) {
     params.cb_eval = EntropyMeter::Observe;
     params.cb_eval_user_data = &meter;

@@ -12,8 +12,10 @@ struct OracleOptions {
   uint32_t batch_tokens = 512;
   int num_threads = 2;
   /// Where given, the mean entropy of attention rows (softmax over seen tokens, rows of at least 32), in units of the
-  /// uniform row's. Needs flash_attention = false.
+  /// uniform row's. Needs flash_attention = false and one batch.
   double* attention_entropy = nullptr;
+  /// Tokens that a row of a sliding-window layer sees; the uniform row of every layer then has no more.
+  uint32_t window = UINT32_MAX;
 };
 
 /// Logits [tokens, vocab_size] of libllama over its f16 cache. Fails the test when libllama cannot.

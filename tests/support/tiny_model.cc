@@ -4,6 +4,7 @@
 #include <numbers>
 #include <random>
 
+#include "kvant/base/hash.h"
 #include "support/gguf_fixture.h"
 #include "support/gguf_writer.h"
 #include "support/tiny_tokenizer.h"
@@ -12,65 +13,140 @@ namespace kvant::test {
 namespace {
 
 constexpr float kRopeBase = 10000.0F;
+constexpr float kLongRopeAttentionFactor = 1.2F;
 
-uint32_t Embedding(const TinyModelParams& params) { return params.num_q_heads * params.head_dim; }
+// What a fixture of an architecture must hold beside what all have.
+struct Traits {
+  const char* architecture;
+  bool fused = false;  // QKV in one matrix, gate and up in another
+  bool biases = false;
+  bool qk_norms = false;
+};
+constexpr Traits kTraits[] = {
+    {.architecture = "llama"},
+    {.architecture = "qwen2", .biases = true},
+    {.architecture = "qwen3", .qk_norms = true},
+    {.architecture = "phi3", .fused = true},
+};
 
-void AddHyperParameters(gguf_context* out, const TinyModelParams& params) {
-  gguf_set_val_str(out, "general.architecture", "llama");
-  gguf_set_val_str(out, "general.name", "tiny");
-  gguf_set_val_u32(out, "general.file_type", 0);
-  gguf_set_val_u32(out, "llama.vocab_size", params.vocab_size);
-  gguf_set_val_u32(out, "llama.context_length", params.context_length);
-  gguf_set_val_u32(out, "llama.embedding_length", Embedding(params));
-  gguf_set_val_u32(out, "llama.block_count", params.num_layers);
-  gguf_set_val_u32(out, "llama.feed_forward_length", params.feed_forward);
-  gguf_set_val_u32(out, "llama.attention.head_count", params.num_q_heads);
-  gguf_set_val_u32(out, "llama.attention.head_count_kv", params.num_kv_heads);
-  gguf_set_val_f32(out, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
-  gguf_set_val_u32(out, "llama.rope.dimension_count", params.head_dim);
-  gguf_set_val_f32(out, "llama.rope.freq_base", kRopeBase);
+const Traits* FindTraits(const std::string& architecture) {
+  const auto* found = std::find_if(std::begin(kTraits), std::end(kTraits),
+                                   [&](const Traits& traits) { return architecture == traits.architecture; });
+  return found == std::end(kTraits) ? nullptr : found;
 }
 
-void AddScaling(gguf_context* out, const TinyModelParams& params) {
-  if (params.scaling != TinyScaling::kLinear && params.scaling != TinyScaling::kYarn) {
-    return;
-  }
-  const bool yarn = params.scaling == TinyScaling::kYarn;
-  gguf_set_val_str(out, "llama.rope.scaling.type", yarn ? "yarn" : "linear");
-  gguf_set_val_f32(out, "llama.rope.scaling.factor", params.scaling_factor);
-  if (yarn) {
-    const auto original = static_cast<float>(params.context_length) / params.scaling_factor;
-    gguf_set_val_u32(out, "llama.rope.scaling.original_context_length", std::max(1U, static_cast<uint32_t>(original)));
+uint32_t Embedding(const TinyModelParams& params) {
+  return params.embedding > 0 ? params.embedding : params.num_q_heads * params.head_dim;
+}
+uint32_t RopeDims(const TinyModelParams& params) { return params.rope_dims > 0 ? params.rope_dims : params.head_dim; }
+uint32_t OriginalContext(const TinyModelParams& params) {
+  return std::max(1U, static_cast<uint32_t>(static_cast<float>(params.context_length) / params.scaling_factor));
+}
+
+// Writes keys behind "<architecture>.".
+struct Keys {
+  gguf_context* out;
+  std::string prefix;
+
+  void U32(const char* suffix, uint32_t value) const { gguf_set_val_u32(out, (prefix + suffix).c_str(), value); }
+  void F32(const char* suffix, float value) const { gguf_set_val_f32(out, (prefix + suffix).c_str(), value); }
+  void Text(const char* suffix, const char* value) const { gguf_set_val_str(out, (prefix + suffix).c_str(), value); }
+};
+
+void AddHyperParameters(const Keys& keys, const TinyModelParams& params) {
+  gguf_set_val_str(keys.out, "general.architecture", params.architecture.c_str());
+  gguf_set_val_str(keys.out, "general.name", "tiny");
+  gguf_set_val_u32(keys.out, "general.file_type", 0);
+  keys.U32("vocab_size", params.vocab_size);
+  keys.U32("context_length", params.context_length);
+  keys.U32("embedding_length", Embedding(params));
+  keys.U32("block_count", params.num_layers);
+  keys.U32("feed_forward_length", params.feed_forward);
+  keys.U32("attention.head_count", params.num_q_heads);
+  keys.U32("attention.head_count_kv", params.num_kv_heads);
+  keys.F32("attention.layer_norm_rms_epsilon", 1e-5F);
+  keys.U32("rope.dimension_count", RopeDims(params));
+  keys.F32("rope.freq_base", kRopeBase);
+  if (params.embedding > 0) {
+    keys.U32("attention.key_length", params.head_dim);
+    keys.U32("attention.value_length", params.head_dim);
   }
 }
 
-void DeclareTensors(GgufWriter& writer, const TinyModelParams& params) {
+void AddScaling(const Keys& keys, const TinyModelParams& params) {
+  switch (params.scaling) {
+    case TinyScaling::kNone:
+    case TinyScaling::kLlama3: return;
+    case TinyScaling::kLinear:
+      keys.Text("rope.scaling.type", "linear");
+      keys.F32("rope.scaling.factor", params.scaling_factor);
+      return;
+    case TinyScaling::kYarn:
+      keys.Text("rope.scaling.type", "yarn");
+      keys.F32("rope.scaling.factor", params.scaling_factor);
+      keys.U32("rope.scaling.original_context_length", OriginalContext(params));
+      return;
+    case TinyScaling::kLongRope:
+      keys.F32("rope.scaling.attn_factor", kLongRopeAttentionFactor);
+      keys.U32("rope.scaling.original_context_length", OriginalContext(params));
+      return;
+  }
+}
+
+struct Declare {
+  GgufWriter& writer;
+  std::string prefix;
+
+  void Matrix(const char* name, int64_t columns, int64_t rows) const {
+    writer.Declare(prefix + name, std::array{columns, rows});
+  }
+  void Vector(const char* name, int64_t size) const { writer.Declare(prefix + name, std::array{size}); }
+};
+
+void DeclareLayer(const Declare& declare, const TinyModelParams& params, const Traits& traits) {
   const int64_t embedding = Embedding(params);
+  const int64_t q_rows = int64_t{params.num_q_heads} * params.head_dim;
   const int64_t kv_rows = int64_t{params.num_kv_heads} * params.head_dim;
   const int64_t feed_forward = params.feed_forward;
-  const auto matrix = [&](const std::string& name, int64_t columns, int64_t rows) {
-    writer.Declare(name, std::array{columns, rows});
-  };
-  const auto vector = [&](const std::string& name, int64_t size) { writer.Declare(name, std::array{size}); };
-  matrix("token_embd.weight", embedding, params.vocab_size);
+  declare.Vector("attn_norm.weight", embedding);
+  if (traits.fused) {
+    declare.Matrix("attn_qkv.weight", embedding, q_rows + 2 * kv_rows);
+  } else {
+    declare.Matrix("attn_q.weight", embedding, q_rows);
+    declare.Matrix("attn_k.weight", embedding, kv_rows);
+    declare.Matrix("attn_v.weight", embedding, kv_rows);
+    declare.Matrix("ffn_gate.weight", embedding, feed_forward);
+  }
+  if (traits.biases && params.qkv_bias) {
+    declare.Vector("attn_q.bias", q_rows);
+    declare.Vector("attn_k.bias", kv_rows);
+    declare.Vector("attn_v.bias", kv_rows);
+  }
+  if (traits.qk_norms) {
+    declare.Vector("attn_q_norm.weight", params.head_dim);
+    declare.Vector("attn_k_norm.weight", params.head_dim);
+  }
+  declare.Matrix("attn_output.weight", q_rows, embedding);
+  declare.Vector("ffn_norm.weight", embedding);
+  declare.Matrix("ffn_up.weight", embedding, traits.fused ? 2 * feed_forward : feed_forward);
+  declare.Matrix("ffn_down.weight", feed_forward, embedding);
+}
+
+void DeclareTensors(GgufWriter& writer, const TinyModelParams& params, const Traits& traits) {
+  const Declare whole{writer, ""};
+  whole.Matrix("token_embd.weight", Embedding(params), params.vocab_size);
   for (uint32_t layer = 0; layer < params.num_layers; ++layer) {
-    const std::string prefix = "blk." + std::to_string(layer) + ".";
-    vector(prefix + "attn_norm.weight", embedding);
-    matrix(prefix + "attn_q.weight", embedding, embedding);
-    matrix(prefix + "attn_k.weight", embedding, kv_rows);
-    matrix(prefix + "attn_v.weight", embedding, kv_rows);
-    matrix(prefix + "attn_output.weight", embedding, embedding);
-    vector(prefix + "ffn_norm.weight", embedding);
-    matrix(prefix + "ffn_gate.weight", embedding, feed_forward);
-    matrix(prefix + "ffn_up.weight", embedding, feed_forward);
-    matrix(prefix + "ffn_down.weight", feed_forward, embedding);
+    DeclareLayer({writer, "blk." + std::to_string(layer) + "."}, params, traits);
   }
   if (params.scaling == TinyScaling::kLlama3) {
-    vector("rope_freqs.weight", params.head_dim / 2);
+    whole.Vector("rope_freqs.weight", RopeDims(params) / 2);
+  } else if (params.scaling == TinyScaling::kLongRope) {
+    whole.Vector("rope_factors_long.weight", RopeDims(params) / 2);
+    whole.Vector("rope_factors_short.weight", RopeDims(params) / 2);
   }
-  vector("output_norm.weight", embedding);
+  whole.Vector("output_norm.weight", Embedding(params));
   if (!params.tied_embeddings) {
-    matrix("output.weight", embedding, params.vocab_size);
+    whole.Matrix("output.weight", Embedding(params), params.vocab_size);
   }
 }
 
@@ -91,55 +167,86 @@ void FillFreqFactors(const TinyModelParams& params, std::span<float> factors) {
 
 class Weights {
  public:
-  explicit Weights(const TinyModelParams& params) : params_(params), random_(params.seed) {}
+  explicit Weights(const TinyModelParams& params, const Traits& traits) : params_(params), traits_(traits) {}
 
-  void Fill(std::string_view name, std::span<float> values, size_t columns) {
+  void Fill(const std::string& name, std::span<float> values, size_t columns) {
+    random_.seed(params_.seed ^ Hash64(std::as_bytes(std::span(name))));
     if (name == "rope_freqs.weight") {
       FillFreqFactors(params_, values);
+    } else if (name.starts_with("rope_factors_")) {
+      FillUniform(values, 1.0F, name.starts_with("rope_factors_long") ? params_.scaling_factor : 1.5F);
+    } else if (name.ends_with("_q_norm.weight") || name.ends_with("_k_norm.weight")) {
+      FillUniform(values, 0.5F * std::sqrt(params_.gain), 1.5F * std::sqrt(params_.gain));
     } else if (name.ends_with("norm.weight")) {
       FillNorm(values, name == "output_norm.weight");
+    } else if (name.ends_with(".bias")) {
+      FillNormal(values, 0.5F);
+    } else if (name.ends_with("attn_qkv.weight")) {
+      FillFused(values, columns);
     } else {
-      std::normal_distribution<float> normal(0.0F, Gain(name) / std::sqrt(static_cast<float>(columns)));
-      std::generate(values.begin(), values.end(), [&] { return normal(random_); });
+      FillNormal(values, Gain(name) / std::sqrt(static_cast<float>(columns)));
     }
   }
 
  private:
   // A product with a normed row has this standard deviation. Scores are q·k / sqrt(d): sqrt(gain) each.
   float Gain(std::string_view name) const {
-    if (name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight")) {
+    if (!traits_.qk_norms && (name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight"))) {
       return std::sqrt(params_.gain);
     }
     return name == "output.weight" || name == "token_embd.weight" ? params_.gain : 1.0F;
   }
 
+  void FillFused(std::span<float> values, size_t columns) {
+    const size_t value_rows = size_t{params_.num_kv_heads} * params_.head_dim;
+    const size_t scored = values.size() - value_rows * columns;
+    const float deviation = 1.0F / std::sqrt(static_cast<float>(columns));
+    FillNormal(values.first(scored), std::sqrt(params_.gain) * deviation);
+    FillNormal(values.subspan(scored), deviation);
+  }
+
+  void FillNormal(std::span<float> values, float deviation) {
+    std::normal_distribution<float> normal(0.0F, deviation);
+    std::generate(values.begin(), values.end(), [&] { return normal(random_); });
+  }
+
+  void FillUniform(std::span<float> values, float least, float most) {
+    std::uniform_real_distribution<float> uniform(least, most);
+    std::generate(values.begin(), values.end(), [&] { return uniform(random_); });
+  }
+
   // Random signs before the output keep a tied embedding from naming the input token again.
   void FillNorm(std::span<float> values, bool signs) {
-    std::uniform_real_distribution<float> magnitude(0.5F, 1.5F);
+    FillUniform(values, 0.5F, 1.5F);
     for (float& value : values) {
-      value = magnitude(random_);
       value = signs && random_() % 2 == 0 ? -value : value;
     }
   }
 
   const TinyModelParams& params_;
+  const Traits& traits_;
   std::mt19937_64 random_;
 };
 
 }  // namespace
 
 Status WriteTinyModel(const TinyModelParams& params, const std::string& path) {
+  const Traits* traits = FindTraits(params.architecture);
+  if (traits == nullptr) {
+    return {StatusCode::kInvalidArgument, "tiny model: no architecture " + params.architecture};
+  }
   if (params.num_layers == 0 || params.num_kv_heads == 0 || params.num_q_heads == 0 || params.feed_forward == 0 ||
       params.head_dim < 2 || params.vocab_size < kMinTinyVocab) {
     return {StatusCode::kInvalidArgument,
             "tiny model: sizes of at least 1, head size 2, vocabulary " + std::to_string(kMinTinyVocab)};
   }
   GgufWriter writer;
-  AddHyperParameters(writer.metadata(), params);
-  AddScaling(writer.metadata(), params);
+  const Keys keys{writer.metadata(), params.architecture + "."};
+  AddHyperParameters(keys, params);
+  AddScaling(keys, params);
   AddTinyTokenizer(writer.metadata(), params.vocab_size, params.pre);
-  DeclareTensors(writer, params);
-  Weights weights(params);
+  DeclareTensors(writer, params, *traits);
+  Weights weights(params, *traits);
   return writer.Write(path, [&](const std::string& name, std::span<float> values, size_t columns) {
     weights.Fill(name, values, columns);
     return OkStatus();

@@ -18,13 +18,16 @@ enum class RopeScaling : uint8_t { kNone = 0, kLinear = 1, kYarn = 2 };
 
 struct RopeParams {
   RopeLayout layout = RopeLayout::kInterleaved;
-  uint32_t dims = 0;  ///< channels turned, even
+  uint32_t dims = 0;  ///< channels turned, even, the first ones of a head; the others are left alone
   float base = 10000.0F;
   RopeScaling scaling = RopeScaling::kNone;
   float factor = 1.0F;            ///< positions are divided by it; 1 with kNone
   uint32_t original_context = 0;  ///< tokens the model was trained for, before scaling
-  float attn_factor = 1.0F;       ///< multiplies YaRN's magnitude correction
+  float attn_factor = 1.0F;       ///< multiplies the turned rows, beside YaRN's magnitude correction
   bool has_freq_factors = false;  ///< the file has `rope_freqs.weight` [dims / 2], divisors of each pair's frequency
+  /// LongRoPE: the file has two such lists, `rope_factors_long` for contexts beyond original_context,
+  /// `rope_factors_short`
+  bool has_long_factors = false;
 };
 
 /// Shape and constants of a decoder. Ensures head_dim even, num_q_heads % num_kv_heads == 0, all counts >= 1.

@@ -12,12 +12,18 @@ struct ggml_tensor;
 
 namespace kvant::engine {
 
-/// Weights of one layer, ggml tensors over the mapped file. Shapes as ggml has them: [inputs, outputs].
+/// Weights of one layer, ggml tensors over the mapped file. Shapes as ggml has them: [inputs, outputs]. Matrices that
+/// a file holds fused are row ranges of the one it has. Null: the architecture, or this file, has none.
 struct LayerWeights {
   ggml_tensor* attn_norm = nullptr;
   ggml_tensor* attn_q = nullptr;
   ggml_tensor* attn_k = nullptr;
   ggml_tensor* attn_v = nullptr;
+  ggml_tensor* attn_q_bias = nullptr;  ///< of the outputs, as the other biases
+  ggml_tensor* attn_k_bias = nullptr;
+  ggml_tensor* attn_v_bias = nullptr;
+  ggml_tensor* attn_q_norm = nullptr;  ///< [head_dim], of every head, before RoPE
+  ggml_tensor* attn_k_norm = nullptr;
   ggml_tensor* attn_output = nullptr;
   ggml_tensor* ffn_norm = nullptr;
   ggml_tensor* ffn_gate = nullptr;
@@ -50,13 +56,18 @@ class Model {
   ggml_tensor* token_embedding() const { return token_embedding_; }
   ggml_tensor* output_norm() const { return output_norm_; }
   ggml_tensor* output() const { return output_; }  ///< token_embedding() where the embeddings are tied
-  ggml_tensor* rope_freq_factors() const { return rope_freq_factors_; }  ///< or null
+  /// Divisors of each RoPE pair's frequency in an engine of that many tokens, or null.
+  ggml_tensor* rope_freq_factors(uint32_t context_tokens) const;
 
  private:
   struct Mapping;
   Model() = default;
   Status MapTensors();
+  LayerWeights MapLayer(uint32_t layer) const;
   ggml_tensor* Find(const std::string& name) const;
+  ggml_tensor* FindOptional(const std::string& name) const;  ///< or null
+  /// Rows [first, first + count) of a matrix, as a matrix of its own.
+  ggml_tensor* Rows(ggml_tensor* matrix, uint64_t first, uint64_t count) const;
 
   std::string path_;
   GgufInfo info_;
@@ -66,7 +77,6 @@ class Model {
   ggml_tensor* token_embedding_ = nullptr;
   ggml_tensor* output_norm_ = nullptr;
   ggml_tensor* output_ = nullptr;
-  ggml_tensor* rope_freq_factors_ = nullptr;
 };
 
 }  // namespace kvant::engine

@@ -5,17 +5,38 @@ namespace {
 
 using enum TensorDim;
 
-// Llama 1 to 3, Mistral, SmolLM: RMS norms, grouped queries, SwiGLU, no biases.
-constexpr TensorRule kLlamaTensors[] = {
+// What all have: RMS norms, grouped queries, a gated feed-forward network.
+constexpr TensorRule kCommonTensors[] = {
     {"token_embd.weight", false, true, kEmbedding, kVocab},     {"output_norm.weight", false, true, kEmbedding, kOne},
-    {"output.weight", false, false, kEmbedding, kVocab},        {"rope_freqs.weight", false, false, kRopePairs, kOne},
-    {"attn_norm.weight", true, true, kEmbedding, kOne},         {"attn_q.weight", true, true, kEmbedding, kQueryRows},
-    {"attn_k.weight", true, true, kEmbedding, kKvRows},         {"attn_v.weight", true, true, kEmbedding, kKvRows},
+    {"output.weight", false, false, kEmbedding, kVocab},        {"attn_norm.weight", true, true, kEmbedding, kOne},
     {"attn_output.weight", true, true, kQueryRows, kEmbedding}, {"ffn_norm.weight", true, true, kEmbedding, kOne},
-    {"ffn_gate.weight", true, true, kEmbedding, kFeedForward},  {"ffn_up.weight", true, true, kEmbedding, kFeedForward},
     {"ffn_down.weight", true, true, kFeedForward, kEmbedding},
 };
-constexpr NeutralKey kLlamaNeutral[] = {
+constexpr TensorRule kSplitTensors[] = {
+    {"attn_q.weight", true, true, kEmbedding, kQueryRows},   {"attn_k.weight", true, true, kEmbedding, kKvRows},
+    {"attn_v.weight", true, true, kEmbedding, kKvRows},      {"ffn_gate.weight", true, true, kEmbedding, kFeedForward},
+    {"ffn_up.weight", true, true, kEmbedding, kFeedForward},
+};
+constexpr TensorRule kFusedTensors[] = {
+    {"attn_qkv.weight", true, true, kEmbedding, kQkvRows},
+    {"ffn_up.weight", true, true, kEmbedding, kFeedForwardTwice},
+};
+constexpr TensorRule kQkvBiases[] = {
+    {"attn_q.bias", true, false, kQueryRows, kOne},
+    {"attn_k.bias", true, false, kKvRows, kOne},
+    {"attn_v.bias", true, false, kKvRows, kOne},
+};
+constexpr TensorRule kQkNorms[] = {
+    {"attn_q_norm.weight", true, true, kHeadDim, kOne},
+    {"attn_k_norm.weight", true, true, kHeadDim, kOne},
+};
+constexpr TensorRule kRopeFreqs[] = {{"rope_freqs.weight", false, false, kRopePairs, kOne}};
+constexpr TensorRule kLongRope[] = {
+    {"rope_factors_long.weight", false, false, kRopePairs, kOne},
+    {"rope_factors_short.weight", false, false, kRopePairs, kOne},
+};
+
+constexpr NeutralKey kCommonNeutral[] = {
     {"expert_count", GgufType::kU32, 0},
     {"expert_used_count", GgufType::kU32, 0},
     {"expert_group_count", GgufType::kU32, 0},
@@ -27,7 +48,6 @@ constexpr NeutralKey kLlamaNeutral[] = {
     {"attention.scale", GgufType::kF32, 0},
     {"attention.clamp_kqv", GgufType::kF32, 0},
     {"attention.max_alibi_bias", GgufType::kF32, 0},
-    {"attention.sliding_window", GgufType::kU32, 0},
     {"logit_scale", GgufType::kF32, 0},
     {"residual_scale", GgufType::kF32, 0},
     {"embedding_scale", GgufType::kF32, 0},
@@ -38,14 +58,57 @@ constexpr NeutralKey kLlamaNeutral[] = {
     {"rope.scaling.yarn_beta_fast", GgufType::kF32, 32},
     {"rope.scaling.yarn_beta_slow", GgufType::kF32, 1},
 };
-constexpr std::string_view kLlamaForbidden[] = {
+constexpr NeutralKey kNoWindow[] = {{"attention.sliding_window", GgufType::kU32, 0}};
+constexpr NeutralKey kNoCaps[] = {
+    {"attn_logit_softcapping", GgufType::kF32, 0},
+    {"final_logit_softcapping", GgufType::kF32, 0},
+};
+constexpr std::string_view kWithoutWindows[] = {
     "attention.key_length_swa", "attention.value_length_swa", "attention.sliding_window_pattern",
     "rope.dimension_count_swa", "rope.freq_base_swa",         "rope.dimension_sections",
     "classifier.output_labels", "classifier.pooling_type",
 };
 
 constexpr ArchitectureRule kArchitectures[] = {
-    {"llama", RopeLayout::kInterleaved, kLlamaTensors, kLlamaNeutral, kLlamaForbidden},
+    // Llama 1 to 3, Mistral, SmolLM.
+    {.name = "llama",
+     .layout = RopeLayout::kInterleaved,
+     .own_head_dim = true,
+     .partial_rope = false,
+     .long_rope = false,
+     .ignores_window = false,
+     .tensors = {kCommonTensors, kSplitTensors, kRopeFreqs},
+     .neutral = {kCommonNeutral, kNoWindow, kNoCaps},
+     .forbidden = kWithoutWindows},
+    // Qwen2 and 2.5, and what was distilled into them.
+    {.name = "qwen2",
+     .layout = RopeLayout::kHalves,
+     .own_head_dim = false,
+     .partial_rope = false,
+     .long_rope = false,
+     .ignores_window = false,
+     .tensors = {kCommonTensors, kSplitTensors, kQkvBiases},
+     .neutral = {kCommonNeutral, kNoWindow, kNoCaps},
+     .forbidden = kWithoutWindows},
+    {.name = "qwen3",
+     .layout = RopeLayout::kHalves,
+     .own_head_dim = true,
+     .partial_rope = false,
+     .long_rope = false,
+     .ignores_window = false,
+     .tensors = {kCommonTensors, kSplitTensors, kQkNorms},
+     .neutral = {kCommonNeutral, kNoWindow, kNoCaps},
+     .forbidden = kWithoutWindows},
+    // Phi-3, 3.5 and 4. Its window is off in libllama, too.
+    {.name = "phi3",
+     .layout = RopeLayout::kHalves,
+     .own_head_dim = false,
+     .partial_rope = true,
+     .long_rope = true,
+     .ignores_window = true,
+     .tensors = {kCommonTensors, kFusedTensors, kLongRope},
+     .neutral = {kCommonNeutral, kNoCaps},
+     .forbidden = kWithoutWindows},
 };
 
 }  // namespace
@@ -59,6 +122,13 @@ const ArchitectureRule* FindArchitecture(std::string_view name) {
   return nullptr;
 }
 
-std::string_view ArchitectureNames() { return "llama"; }
+std::string ArchitectureNames() {
+  std::string names;
+  for (const ArchitectureRule& rule : kArchitectures) {
+    const bool last = &rule == std::end(kArchitectures) - 1;
+    names.append(names.empty() ? "" : last ? " and " : ", ").append(rule.name);
+  }
+  return names;
+}
 
 }  // namespace kvant::engine

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "engine/gguf/gguf_header.h"
@@ -14,8 +17,11 @@ enum class TensorDim : uint8_t {
   kOne,
   kEmbedding,
   kFeedForward,
+  kFeedForwardTwice,  ///< gate rows, then up rows
+  kHeadDim,
   kQueryRows,  ///< num_q_heads * head_dim
   kKvRows,     ///< num_kv_heads * head_dim
+  kQkvRows,    ///< query rows, then key rows, then value rows
   kVocab,
   kRopePairs,  ///< rope.dims / 2
 };
@@ -36,19 +42,24 @@ struct NeutralKey {
   float value;
 };
 
-/// What a file of one architecture must hold. A new architecture is a new row of the table.
+/// What a file of one architecture must hold, and what follows from the architecture alone. A new architecture is a
+/// new row of the table; its lists are put together from parts, some of them empty.
 struct ArchitectureRule {
   std::string_view name;
   RopeLayout layout;
-  std::span<const TensorRule> tensors;
-  std::span<const NeutralKey> neutral;
+  bool own_head_dim;    ///< attention.key_length may differ from the embedding's share of a head
+  bool partial_rope;    ///< rope.dimension_count may be less than the head size
+  bool long_rope;       ///< rope.scaling.type may be longrope
+  bool ignores_window;  ///< attention.sliding_window may be there and is not looked at, as in libllama
+  std::array<std::span<const TensorRule>, 6> tensors;
+  std::array<std::span<const NeutralKey>, 3> neutral;
   std::span<const std::string_view> forbidden;  ///< suffixes that may not occur at all
 };
 
 /// The rule, or null.
 const ArchitectureRule* FindArchitecture(std::string_view name);
 
-/// "llama": the architectures this build runs, for messages.
-std::string_view ArchitectureNames();
+/// "llama, qwen2 and phi3": the architectures this build runs, for messages.
+std::string ArchitectureNames();
 
 }  // namespace kvant::engine

@@ -32,13 +32,20 @@ Result<std::optional<float>> NeutralValue(const GgufHeader& header, std::string_
   return count ? std::optional(static_cast<float>(*count)) : std::nullopt;
 }
 
+Status CheckNeutralKey(const GgufHeader& header, const ArchitectureRule& rule, const NeutralKey& neutral) {
+  const std::string key = Key(rule, neutral.suffix);
+  KVANT_ASSIGN_OR_RETURN(const std::optional<float> value, NeutralValue(header, key, neutral.type));
+  if (value && *value != neutral.value) {
+    return UnsupportedValue(*FindValue(header, key),
+                            Concat(*value, " is not supported, only ", neutral.value, " or no such key"));
+  }
+  return OkStatus();
+}
+
 Status CheckNeutralKeys(const GgufHeader& header, const ArchitectureRule& rule) {
-  for (const NeutralKey& neutral : rule.neutral) {
-    const std::string key = Key(rule, neutral.suffix);
-    KVANT_ASSIGN_OR_RETURN(const std::optional<float> value, NeutralValue(header, key, neutral.type));
-    if (value && *value != neutral.value) {
-      return UnsupportedValue(*FindValue(header, key),
-                              Concat(*value, " is not supported, only ", neutral.value, " or no such key"));
+  for (const std::span<const NeutralKey> part : rule.neutral) {
+    for (const NeutralKey& neutral : part) {
+      KVANT_RETURN_IF_ERROR(CheckNeutralKey(header, rule, neutral));
     }
   }
   for (const std::string_view suffix : rule.forbidden) {
@@ -46,7 +53,12 @@ Status CheckNeutralKeys(const GgufHeader& header, const ArchitectureRule& rule) 
       return UnsupportedValue(*value, "not supported for this architecture");
     }
   }
-  return OkStatus();
+  return rule.ignores_window ? GetU32(header, Key(rule, "attention.sliding_window")).status() : OkStatus();
+}
+
+Status OtherHeadSize(std::string_view key, uint32_t dim, uint32_t head_dim) {
+  return {StatusCode::kModelUnsupported,
+          Concat(key, ": ", dim, ", but the head size is ", head_dim, "; only equal ones are supported")};
 }
 
 // key_length, value_length and rope.dimension_count; the embedding's share of a head where they are absent.
@@ -62,18 +74,21 @@ Status ReadHeadDim(const GgufHeader& header, const ArchitectureRule& rule, Model
     return {StatusCode::kModelUnsupported,
             Concat("head size ", params.head_dim, ": only even sizes up to ", kMaxHeadDim)};
   }
-  for (const std::string_view suffix : {"attention.value_length", "rope.dimension_count"}) {
-    const std::string key = Key(rule, suffix);
-    // Where value_length is absent libllama takes the embedding's share, not key_length.
-    const uint32_t missing = suffix == "attention.value_length" ? share : params.head_dim;
-    KVANT_ASSIGN_OR_RETURN(const uint32_t dim, GetCount(header, key, {1, kMaxHeadDim, missing}));
-    if (dim != params.head_dim) {
-      return {StatusCode::kModelUnsupported,
-              Concat(key, ": ", dim, ", but the head size is ", params.head_dim, "; only equal ones are supported")};
-    }
+  if (!rule.own_head_dim && params.head_dim != share) {
+    return UnsupportedValue(*FindValue(header, key_length),
+                            Concat(params.head_dim, ", but the embedding's share of a head is ", share));
   }
-  params.rope.dims = params.head_dim;
-  return OkStatus();
+  // Where value_length is absent libllama takes the embedding's share, not key_length.
+  const std::string value_length = Key(rule, "attention.value_length");
+  KVANT_ASSIGN_OR_RETURN(const uint32_t value_dim, GetCount(header, value_length, {1, kMaxHeadDim, share}));
+  if (value_dim != params.head_dim) {
+    return OtherHeadSize(value_length, value_dim, params.head_dim);
+  }
+  const std::string rope_dims = Key(rule, "rope.dimension_count");
+  KVANT_ASSIGN_OR_RETURN(params.rope.dims, GetCount(header, rope_dims, {1, kMaxHeadDim, params.head_dim}));
+  const bool part = rule.partial_rope && params.rope.dims < params.head_dim && params.rope.dims % 2 == 0;
+  return part || params.rope.dims == params.head_dim ? OkStatus()
+                                                     : OtherHeadSize(rope_dims, params.rope.dims, params.head_dim);
 }
 
 Status ReadShape(const GgufHeader& header, const ArchitectureRule& rule, ModelParams& params) {
@@ -105,7 +120,22 @@ Result<RopeScaling> ReadScaling(const GgufHeader& header, const ArchitectureRule
   if (*name == "yarn") {
     return RopeScaling::kYarn;
   }
+  if (*name == "longrope" && rule.long_rope) {
+    return RopeScaling::kLinear;  // the factors are tensors; the key changes nothing else
+  }
   return UnsupportedValue(*FindValue(header, key), Concat("'", *name, "' is not supported; none, linear and yarn are"));
+}
+
+// One list without the other would leave half of the contexts without any.
+Status ReadLongFactors(const GgufHeader& header, RopeParams& rope) {
+  const bool has_long = header.tensor_index.contains("rope_factors_long.weight");
+  const bool has_short = header.tensor_index.contains("rope_factors_short.weight");
+  if (has_long != has_short) {
+    return {StatusCode::kCorruption,
+            Concat("tensor 'rope_factors_", has_long ? "short" : "long", ".weight' is missing")};
+  }
+  rope.has_long_factors = has_long;
+  return OkStatus();
 }
 
 Status ReadRope(const GgufHeader& header, const ArchitectureRule& rule, ModelParams& params) {
@@ -129,7 +159,7 @@ Status ReadRope(const GgufHeader& header, const ArchitectureRule& rule, ModelPar
     rope.factor = 1.0F;
   }
   rope.has_freq_factors = header.tensor_index.contains("rope_freqs.weight");
-  return OkStatus();
+  return ReadLongFactors(header, rope);
 }
 
 }  // namespace
@@ -143,7 +173,7 @@ Result<const ArchitectureRule*> ReadArchitecture(const GgufHeader& header) {
   const ArchitectureRule* rule = FindArchitecture(*name);
   if (rule == nullptr) {
     return UnsupportedValue(*FindValue(header, kKey),
-                            Concat("'", *name, "' is not supported; ", ArchitectureNames(), " is"));
+                            Concat("'", *name, "' is not supported; ", ArchitectureNames(), " are"));
   }
   return rule;
 }

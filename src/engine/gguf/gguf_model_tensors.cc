@@ -14,8 +14,11 @@ uint64_t Extent(TensorDim dim, const ModelParams& params) {
     case TensorDim::kOne: return 1;
     case TensorDim::kEmbedding: return params.embedding;
     case TensorDim::kFeedForward: return params.feed_forward;
+    case TensorDim::kFeedForwardTwice: return uint64_t{2} * params.feed_forward;
+    case TensorDim::kHeadDim: return params.head_dim;
     case TensorDim::kQueryRows: return uint64_t{params.num_q_heads} * params.head_dim;
     case TensorDim::kKvRows: return uint64_t{params.num_kv_heads} * params.head_dim;
+    case TensorDim::kQkvRows: return (params.num_q_heads + uint64_t{2} * params.num_kv_heads) * params.head_dim;
     case TensorDim::kVocab: return params.vocab_size;
     case TensorDim::kRopePairs: return params.rope.dims / 2;
   }
@@ -50,6 +53,23 @@ Status CheckTensor(const GgufTensor& tensor, const TensorRule& rule, const Model
   return OkStatus();
 }
 
+// One rule in every layer; marks what it found.
+Status CheckTensorsOf(const GgufHeader& header, const TensorRule& wanted, const ModelParams& params,
+                      std::vector<bool>& known) {
+  for (uint32_t layer = 0; layer < (wanted.per_layer ? params.num_layers : 1); ++layer) {
+    const std::string prefix = wanted.per_layer ? Concat("blk.", layer, ".") : "";
+    const std::string name = prefix + std::string(wanted.name);
+    const auto found = header.tensor_index.find(name);
+    if (found != header.tensor_index.end()) {
+      KVANT_RETURN_IF_ERROR(CheckTensor(header.tensors[found->second], wanted, params));
+      known[found->second] = true;
+    } else if (wanted.required) {
+      return {StatusCode::kCorruption, Concat("tensor '", name, "' is missing")};
+    }
+  }
+  return OkStatus();
+}
+
 Status UnknownTensor(const GgufTensor& tensor, const ArchitectureRule& rule, const ModelParams& params) {
   const std::string what = Concat("no part of a ", params.num_layers, "-layer model of architecture ", rule.name);
   return Unsupported(tensor, what);
@@ -59,17 +79,9 @@ Status UnknownTensor(const GgufTensor& tensor, const ArchitectureRule& rule, con
 
 Status CheckModelTensors(const GgufHeader& header, const ArchitectureRule& rule, const ModelParams& params) {
   std::vector<bool> known(header.tensors.size(), false);
-  for (const TensorRule& wanted : rule.tensors) {
-    for (uint32_t layer = 0; layer < (wanted.per_layer ? params.num_layers : 1); ++layer) {
-      const std::string prefix = wanted.per_layer ? Concat("blk.", layer, ".") : "";
-      const std::string name = prefix + std::string(wanted.name);
-      const auto found = header.tensor_index.find(name);
-      if (found != header.tensor_index.end()) {
-        KVANT_RETURN_IF_ERROR(CheckTensor(header.tensors[found->second], wanted, params));
-        known[found->second] = true;
-      } else if (wanted.required) {
-        return {StatusCode::kCorruption, Concat("tensor '", name, "' is missing")};
-      }
+  for (const std::span<const TensorRule> part : rule.tensors) {
+    for (const TensorRule& wanted : part) {
+      KVANT_RETURN_IF_ERROR(CheckTensorsOf(header, wanted, params, known));
     }
   }
   const auto unknown = std::find(known.begin(), known.end(), false);
