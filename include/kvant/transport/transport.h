@@ -19,7 +19,9 @@ using OperationId = uint64_t;
 /// How a posted message ended.
 struct Completion {
   OperationId id = 0;
-  Status status;           ///< kOk: the peer has it; kTimeout, kCancelled, kTransportClosed: it never will
+  /// kOk: the peer has it. kTimeout, kCancelled, kTransportClosed: it never will; over a network, unless it had
+  /// received the message already and the word of that did not come back in time.
+  Status status;
   uint64_t num_bytes = 0;  ///< delivered; 0 unless ok
   Clock::time_point posted{};
   Clock::time_point finished{};

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "kvant/transport/loopback.h"
+#include "support/endpoint_pair.h"
 #include "support/fault_endpoint.h"
 #include "unit/transfer/rig.h"
 
@@ -27,6 +27,8 @@ struct ShortRig : Rig {
     receiver_options.timeouts = sender_options.timeouts;
   }
 };
+
+class FaultTest : public testing::TestWithParam<test::Carrier> {};
 
 // What holds after any fault: nothing wrong was handed out, and nothing is left behind.
 void ExpectSound(Rig& rig, Outcome outcome, transport::Endpoint& sender_end) {
@@ -54,8 +56,8 @@ struct Ending {
   bool has_struck;
 };
 
-Ending RunWithFault(Rig& rig, bool at_receiver, const Fault& fault) {
-  transport::LoopbackPair pair = transport::MakeLoopback().value();
+Ending RunWithFault(Rig& rig, test::Carrier carrier, bool at_receiver, const Fault& fault) {
+  test::EndpointPair pair = test::Connect(carrier);
   FaultEndpoint faulty(std::move(at_receiver ? pair.second : pair.first), fault);
   Outcome outcome = at_receiver ? RunBoth(rig, *pair.first, faulty) : RunBoth(rig, faulty, *pair.second);
   const Ending ending{outcome.sender, outcome.received.status(), faulty.has_struck()};
@@ -63,7 +65,7 @@ Ending RunWithFault(Rig& rig, bool at_receiver, const Fault& fault) {
   return ending;
 }
 
-TEST(FaultTest, EveryFaultAtEveryMessageEndsSound) {
+TEST_P(FaultTest, EveryFaultAtEveryMessageEndsSound) {
   for (const FaultKind kind : {FaultKind::kDrop, FaultKind::kCut, FaultKind::kExtend, FaultKind::kFlip,
                                FaultKind::kRepeat, FaultKind::kSwap, FaultKind::kDelay, FaultKind::kClose}) {
     for (const bool at_receiver : {true, false}) {
@@ -74,20 +76,20 @@ TEST(FaultTest, EveryFaultAtEveryMessageEndsSound) {
           rig.sender_options.timeouts = {milliseconds(500), milliseconds(500)};
           rig.receiver_options.timeouts = rig.sender_options.timeouts;
         }
-        const Ending ending = RunWithFault(rig, at_receiver, {kind, message, 0.5});
+        const Ending ending = RunWithFault(rig, GetParam(), at_receiver, {kind, message, 0.5});
         EXPECT_TRUE(ending.has_struck || kind == FaultKind::kDrop);
       }
     }
   }
 }
 
-TEST(FaultTest, DamageAnywhereInAMessageIsFoundAndTheSenderIsToldOfIt) {
+TEST_P(FaultTest, DamageAnywhereInAMessageIsFoundAndTheSenderIsToldOfIt) {
   for (uint64_t message = 0; message < kMessagesToReceiver; ++message) {
     for (const double where : {0.0, 0.003, 0.02, 0.3, 0.7, 0.99}) {
       for (const FaultKind kind : {FaultKind::kFlip, FaultKind::kCut}) {
         SCOPED_TRACE(testing::Message() << "message " << message << " at " << where);
         Rig rig("int4", 150);
-        const Ending ending = RunWithFault(rig, true, {kind, message, where});
+        const Ending ending = RunWithFault(rig, GetParam(), true, {kind, message, where});
         const StatusCode code = ending.receiver.code();
         EXPECT_TRUE(code == StatusCode::kCorruption || code == StatusCode::kOutOfRange ||
                     code == StatusCode::kVersionUnsupported || code == StatusCode::kCapacityExceeded)
@@ -99,51 +101,51 @@ TEST(FaultTest, DamageAnywhereInAMessageIsFoundAndTheSenderIsToldOfIt) {
   }
 }
 
-TEST(FaultTest, WhatIsLostIsMissedByTheDeadline) {
+TEST_P(FaultTest, WhatIsLostIsMissedByTheDeadline) {
   ShortRig rig;
   const auto start = transport::Clock::now();
-  const Ending ending = RunWithFault(rig, true, {FaultKind::kDrop, kMessagesToReceiver - 1});
+  const Ending ending = RunWithFault(rig, GetParam(), true, {FaultKind::kDrop, kMessagesToReceiver - 1});
   EXPECT_EQ(ending.receiver.code(), StatusCode::kTimeout);
   EXPECT_EQ(ending.sender.code(), StatusCode::kTimeout);
   EXPECT_LT(transport::Clock::now() - start, std::chrono::seconds(5));
 }
 
-TEST(FaultTest, ALostOrRepeatedLayerIsNamed) {
+TEST_P(FaultTest, ALostOrRepeatedLayerIsNamed) {
   Rig rig("int4", 150);
-  const Ending lost = RunWithFault(rig, true, {FaultKind::kDrop, 2});
+  const Ending lost = RunWithFault(rig, GetParam(), true, {FaultKind::kDrop, 2});
   EXPECT_NE(lost.sender.message().find("layer 2 where layer 1 is due"), std::string::npos) << lost.sender.message();
-  const Ending repeated = RunWithFault(rig, true, {FaultKind::kRepeat, 2});
+  const Ending repeated = RunWithFault(rig, GetParam(), true, {FaultKind::kRepeat, 2});
   EXPECT_NE(repeated.sender.message().find("layer 1 where layer 2 is due"), std::string::npos);
 }
 
-TEST(FaultTest, NobodyAtTheOtherEnd) {
+TEST_P(FaultTest, NobodyAtTheOtherEnd) {
   ShortRig rig;
-  transport::LoopbackPair pair = transport::MakeLoopback().value();
+  test::EndpointPair pair = test::Connect(GetParam());
   {
     Sender sender(pair.first.get(), rig.sender_options);
     EXPECT_EQ(sender.Handshake(rig.hello).code(), StatusCode::kTimeout);
     EXPECT_EQ(sender.Handshake(rig.hello).code(), StatusCode::kTimeout) << "the first error stays";
   }
-  pair = transport::MakeLoopback().value();
+  pair = test::Connect(GetParam());
   Receiver receiver(pair.second.get(), rig.receiver_options);
   EXPECT_EQ(receiver.Run().status().code(), StatusCode::kTimeout);
 }
 
-TEST(FaultTest, TheOtherEndIsGone) {
+TEST_P(FaultTest, TheOtherEndIsGone) {
   ShortRig rig;
-  transport::LoopbackPair pair = transport::MakeLoopback().value();
+  test::EndpointPair pair = test::Connect(GetParam());
   pair.second.reset();
   Sender sender(pair.first.get(), rig.sender_options);
   EXPECT_EQ(sender.Handshake(rig.hello).code(), StatusCode::kTransportClosed);
-  pair = transport::MakeLoopback().value();
+  pair = test::Connect(GetParam());
   pair.first.reset();
   Receiver receiver(pair.second.get(), rig.receiver_options);
   EXPECT_EQ(receiver.Run().status().code(), StatusCode::kTransportClosed);
 }
 
-TEST(FaultTest, ADroppedSenderCancelsTheSession) {
+TEST_P(FaultTest, ADroppedSenderCancelsTheSession) {
   Rig rig("int4", 150);
-  transport::LoopbackPair pair = transport::MakeLoopback().value();
+  test::EndpointPair pair = test::Connect(GetParam());
   Receiver receiver(pair.second.get(), rig.receiver_options);
   std::optional<Result<Received>> received;
   std::thread decode([&] { received.emplace(receiver.Run()); });
@@ -158,9 +160,9 @@ TEST(FaultTest, ADroppedSenderCancelsTheSession) {
   EXPECT_EQ(rig.receiver_account.in_use_bytes(), 0U);
 }
 
-TEST(FaultTest, AnErrorOfPrefillReachesTheReceiver) {
+TEST_P(FaultTest, AnErrorOfPrefillReachesTheReceiver) {
   Rig rig("int4", 150);
-  transport::LoopbackPair pair = transport::MakeLoopback().value();
+  test::EndpointPair pair = test::Connect(GetParam());
   Receiver receiver(pair.second.get(), rig.receiver_options);
   std::optional<Result<Received>> received;
   std::thread decode([&] { received.emplace(receiver.Run()); });
@@ -173,9 +175,9 @@ TEST(FaultTest, AnErrorOfPrefillReachesTheReceiver) {
   EXPECT_EQ(received->status().message(), "the peer reports: layer 0: NaN at position 3");
 }
 
-TEST(FaultTest, ValuesThatAreNotFiniteAreRefusedWithTheLayer) {
+TEST_P(FaultTest, ValuesThatAreNotFiniteAreRefusedWithTheLayer) {
   Rig rig("int4", 150);
-  transport::LoopbackPair pair = transport::MakeLoopback().value();
+  test::EndpointPair pair = test::Connect(GetParam());
   Receiver receiver(pair.second.get(), rig.receiver_options);
   std::optional<Result<Received>> received;
   std::thread decode([&] { received.emplace(receiver.Run()); });
@@ -195,10 +197,10 @@ TEST(FaultTest, ValuesThatAreNotFiniteAreRefusedWithTheLayer) {
   EXPECT_EQ(status.code(), StatusCode::kNumeric) << status.message();
 }
 
-TEST(FaultTest, CancelWakesAWaitingSide) {
+TEST_P(FaultTest, CancelWakesAWaitingSide) {
   for (const bool at_receiver : {true, false}) {
     Rig rig("int8", 150);
-    transport::LoopbackPair pair = transport::MakeLoopback().value();
+    test::EndpointPair pair = test::Connect(GetParam());
     Sender sender(pair.first.get(), rig.sender_options);
     Receiver receiver(pair.second.get(), rig.receiver_options);
     Status sent;
@@ -222,9 +224,9 @@ TEST(FaultTest, CancelWakesAWaitingSide) {
   }
 }
 
-TEST(FaultTest, CancelBeforeTheFirstMessage) {
+TEST_P(FaultTest, CancelBeforeTheFirstMessage) {
   ShortRig rig;
-  transport::LoopbackPair pair = transport::MakeLoopback().value();
+  test::EndpointPair pair = test::Connect(GetParam());
   Receiver receiver(pair.second.get(), rig.receiver_options);
   receiver.Cancel();
   EXPECT_EQ(receiver.Run().status().code(), StatusCode::kCancelled);
@@ -232,13 +234,16 @@ TEST(FaultTest, CancelBeforeTheFirstMessage) {
   EXPECT_EQ(sender.Handshake(rig.hello).code(), StatusCode::kCancelled) << "it was told before it asked";
 }
 
-TEST(FaultTest, ManySessionsLeaveNothingBehind) {
+TEST_P(FaultTest, ManySessionsLeaveNothingBehind) {
   Rig rig("int4", 150);
   for (uint64_t round = 0; round < 100; ++round) {
-    RunWithFault(rig, true, {FaultKind::kClose, round % kMessagesToReceiver});
+    RunWithFault(rig, GetParam(), true, {FaultKind::kClose, round % kMessagesToReceiver});
   }
   EXPECT_EQ(rig.receiver_account.in_use_bytes(), 0U);
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, FaultTest, testing::ValuesIn(test::Carriers()),
+                         [](const auto& suite) { return test::CarrierName(suite.param); });
 
 }  // namespace
 }  // namespace kvant::transfer

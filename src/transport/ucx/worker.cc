@@ -1,0 +1,112 @@
+#include "transport/ucx/worker.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <ucs/debug/debug.h>
+#include <ucs/debug/log_def.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+
+namespace kvant::transport {
+namespace {
+
+// UCX prints its complaints on standard output, where results belong; what went wrong comes back as a status anyway.
+// What somebody asks for with UCX_LOG_LEVEL is printed.
+ucs_log_func_rc_t DropComplaint(const char* /*file*/, unsigned /*line*/, const char* /*function*/,
+                                ucs_log_level_t level, const ucs_log_component_config_t* /*component*/,
+                                const char* /*message*/, va_list /*arguments*/) {
+  return level <= UCS_LOG_LEVEL_DIAG ? UCS_LOG_FUNC_RC_STOP : UCS_LOG_FUNC_RC_CONTINUE;
+}
+
+// When it is loaded, UCX takes over the signals of a crash in every process that links it.
+bool QuietUcx() {
+  ucs_log_push_handler(DropComplaint);
+  for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) {
+    ucs_debug_disable_signal(signal);
+  }
+  return true;
+}
+const bool g_quiet = QuietUcx();
+
+int MillisecondsUntil(Deadline deadline) {
+  if (deadline == Deadline::max()) {
+    return -1;
+  }
+  const auto rest = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(rest, 0, std::numeric_limits<int>::max()));
+}
+
+}  // namespace
+
+Status UcxError(StatusCode code, const std::string& what, ucs_status_t status) {
+  return {code, what + ": " + ucs_status_string(status)};
+}
+
+Result<std::shared_ptr<UcxContext>> UcxContext::Create(bool loopback_only) {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) {
+    return UcxError(StatusCode::kInvalidArgument, "the UCX_ variables of the environment", status);
+  }
+  const std::unique_ptr<ucp_config_t, void (*)(ucp_config_t*)> owner(config, ucp_config_release);
+  if (loopback_only) {
+    status = ucp_config_modify(config, "NET_DEVICES", "lo");
+  }
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.mt_workers_shared = 1;
+  ucp_context_h context = nullptr;
+  if (status == UCS_OK) {
+    status = ucp_init(&params, config, &context);
+  }
+  if (status != UCS_OK) {
+    return UcxError(StatusCode::kIoError, "UCX does not start", status);
+  }
+  return std::shared_ptr<UcxContext>(new UcxContext(context));
+}
+
+Result<std::unique_ptr<UcxWorker>> UcxWorker::Create(std::shared_ptr<UcxContext> context) {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  ucp_worker_h handle = nullptr;
+  ucs_status_t status = ucp_worker_create(context->get(), &params, &handle);
+  if (status != UCS_OK) {
+    return UcxError(StatusCode::kIoError, "UCX gives no worker", status);
+  }
+  std::unique_ptr<UcxWorker> worker(new UcxWorker(std::move(context), handle));
+  status = ucp_worker_get_efd(handle, &worker->events_);
+  worker->wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (status != UCS_OK || worker->wake_ < 0) {
+    return UcxError(StatusCode::kIoError, "UCX gives no events to sleep on", status);
+  }
+  return worker;
+}
+
+UcxWorker::~UcxWorker() {
+  ucp_worker_destroy(worker_);
+  if (wake_ >= 0) {
+    close(wake_);
+  }
+}
+
+void UcxWorker::Sleep(Deadline deadline) {
+  if (ucp_worker_arm(worker_) == UCS_ERR_BUSY) {
+    return;  // something came in between
+  }
+  pollfd fds[] = {{events_, POLLIN, 0}, {wake_, POLLIN, 0}};
+  poll(fds, std::size(fds), MillisecondsUntil(deadline));
+  uint64_t count = 0;
+  static_cast<void>(!read(wake_, &count, sizeof(count)));  // nothing to read: it was not woken by us
+}
+
+void UcxWorker::Wake() {
+  const uint64_t one = 1;
+  static_cast<void>(!write(wake_, &one, sizeof(one)));  // full: it is awake already
+}
+
+}  // namespace kvant::transport
