@@ -30,6 +30,8 @@ ENDLESS = 2**32 - 1
 TYPES = {1: "hello", 2: "hello reply", 3: "layer", 4: "finish", 5: "done", 6: "error", 7: "cancel"}
 FP16, INT8, INT4, INT4_AFFINE = range(4)
 BITS = {FP16: 16, INT8: 8, INT4: 4, INT4_AFFINE: 4}
+TIERS = 4  # the codec byte where every token has a tier of its own
+TIER_NAMES = ("fp16", "int8", "int4", "dropped")
 
 
 class FormatError(Exception):
@@ -87,8 +89,9 @@ def unpack_codes(codec, d, rows):
     """Rows of code bytes [n, row_bytes] to codes [n, d]."""
     if codec == INT8:
         return rows[:, :d]
-    groups = rows.reshape(len(rows), -1, 4)
-    return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(len(rows), -1)[:, :d]
+    count, size = rows.shape
+    groups = rows.reshape(count, size // 4, 4)
+    return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(count, 2 * size)[:, :d]
 
 
 def pack_codes(codec, codes):
@@ -172,7 +175,7 @@ def check_shape(fields):
 
 
 def check_codec(fields):
-    require(fields["codec"] <= INT4_AFFINE, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
+    require(fields["codec"] <= TIERS, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
 
 
 def decode_hello(reader, frame):
@@ -227,32 +230,73 @@ def decode_layer(reader, frame):
     in_range("tokens", fields["num_sinks"] + fields["num_encoded"] + fields["num_tail"], 1, MAX_TOKENS)
     if fields["equalized"]:
         require(fields["codec"] != FP16 and fields["num_encoded"] > 0, INVALID_ARGUMENT, "equalized")
-    size = block_bytes(fields)
+    counts_bytes = 0
+    if fields["codec"] == TIERS:
+        counts_bytes = 16
+        fields.update(reader.take("IIII", *TIER_NAMES))
+        total = sum(fields[name] for name in TIER_NAMES)
+        in_range("tokens in tiers", total, fields["num_encoded"], fields["num_encoded"])
+    size = counts_bytes + block_bytes(fields)
     require(size <= MAX_PAYLOAD - 24, CAPACITY_EXCEEDED, f"a block of {size} bytes")
-    reader.rest(size)
+    reader.rest(size - counts_bytes)
     frame.fields.update(fields)
     frame.keys, frame.values = decode_block(reader, fields)
 
 
+def tiers_of(fields):
+    """The encoded tokens by tier: (name, codec, count), best first; of a plain precision there is one."""
+    if fields["codec"] != TIERS:
+        name = {16: "fp16", 8: "int8", 4: "int4"}[BITS[fields["codec"]]]
+        return [(name, fields["codec"], fields["num_encoded"])]
+    int4 = INT4_AFFINE if fields["equalized"] else INT4
+    return [(name, codec, fields[name]) for name, codec in (("fp16", FP16), ("int8", INT8), ("int4", int4))]
+
+
+def tier_id_bytes(fields):
+    mixed = fields["codec"] == TIERS and sum(fields[name] > 0 for name in TIER_NAMES) > 1
+    return 2 * -(-fields["num_encoded"] // 8) if mixed else 0
+
+
 def block_bytes(fields):
-    codec, d, h = fields["codec"], fields["head_dim"], fields["num_kv_heads"]
-    row = row_bytes(codec, d) + 2 * (codec != FP16) + 2 * (codec == INT4_AFFINE)
+    """Of everything but the tier counts."""
+    d, h = fields["head_dim"], fields["num_kv_heads"]
     exact = fields["num_sinks"] + fields["num_tail"]
-    return 4 * h * d * fields["equalized"] + h * (4 * d * exact + 2 * fields["num_encoded"] * row)
+    rows = sum(count * (row_bytes(codec, d) + 2 * (codec != FP16) + 2 * (codec == INT4_AFFINE))
+               for _, codec, count in tiers_of(fields))
+    return 4 * h * d * fields["equalized"] + h * (4 * d * exact + tier_id_bytes(fields) + 2 * rows)
+
+
+def tier_ids(reader, fields):
+    """The tier of each encoded token of one KV head."""
+    count, size = fields["num_encoded"], tier_id_bytes(fields)
+    if size == 0:
+        only = [name for name in TIER_NAMES if fields.get(name, 0) > 0]
+        return np.full(count, TIER_NAMES.index(only[0]) if only else 0)
+    packed = reader.array(np.uint8, size)
+    ids = (packed[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1)
+    require(not ids[count:].any(), CORRUPTION, "bits beyond the last tier id")
+    expected = [fields[name] for name in TIER_NAMES]
+    require(np.bincount(ids[:count], minlength=4).tolist() == expected, CORRUPTION, "tier ids are not as announced")
+    return ids[:count]
 
 
 def decode_block(reader, fields):
-    codec, d, h = fields["codec"], fields["head_dim"], fields["num_kv_heads"]
+    d, h = fields["head_dim"], fields["num_kv_heads"]
     s, e, r = fields["num_sinks"], fields["num_encoded"], fields["num_tail"]
     if fields["equalized"]:
         mean, scale = reader.array(np.float16, h, d), reader.array(np.float16, h, d)
     keys, values = [], []
     for head in range(h):
         sink_keys, sink_values = exact_rows(reader, s, d), exact_rows(reader, s, d)
-        encoded_keys, encoded_values = encoded_rows(reader, codec, e, d), encoded_rows(reader, codec, e, d)
+        ids = tier_ids(reader, fields)
+        encoded_keys, encoded_values = np.full((2, e, d), np.nan, np.float32)
+        for name, codec, count in tiers_of(fields):
+            where = ids == TIER_NAMES.index(name) if fields["codec"] == TIERS else np.full(e, True)
+            tier_keys, tier_values = encoded_rows(reader, codec, count, d), encoded_rows(reader, codec, count, d)
+            if fields["equalized"] and codec != FP16:
+                tier_keys = restore(tier_keys, mean[head], scale[head])
+            encoded_keys[where], encoded_values[where] = tier_keys, tier_values
         tail_keys, tail_values = exact_rows(reader, r, d), exact_rows(reader, r, d)
-        if fields["equalized"]:
-            encoded_keys = restore(encoded_keys, mean[head], scale[head])
         keys.append(np.concatenate([sink_keys, encoded_keys, tail_keys]))
         values.append(np.concatenate([sink_values, encoded_values, tail_values]))
     return np.stack(keys), np.stack(values)

@@ -68,7 +68,9 @@ Status ParseKind(std::string_view word, std::string_view kind, Precision* precis
     precision->codec = kind == "int8" ? TokenCodec::kInt8 : TokenCodec::kInt4Affine;
     return OkStatus();
   }
-  KVANT_ASSIGN_OR_RETURN(precision->spectrum, ParseSpectrum(kind));
+  Result<std::optional<Spectrum>> spectrum = ParseSpectrum(kind);
+  KVANT_RETURN_IF_ERROR(spectrum.status().WithContext("precision '" + std::string(word) + "'"));
+  precision->spectrum = *spectrum;
   if (precision->spectrum) {
     return OkStatus();
   }

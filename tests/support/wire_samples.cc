@@ -14,6 +14,7 @@ namespace {
 using codec::TokenCodec;
 
 constexpr uint64_t kSession = 0x0123456789ABCDEF;
+constexpr uint32_t kTiers = 4;  // the codec byte of a spectrum
 
 class Lines {
  public:
@@ -46,7 +47,7 @@ std::string HelloFields(const wire::Hello& hello) {
       .Add("rope_digest", hello.model.rope_digest)
       .Add("num_prompt_tokens", hello.num_prompt_tokens)
       .Add("num_context_tokens", hello.num_context_tokens)
-      .Add("codec", static_cast<uint32_t>(hello.precision.codec))
+      .Add("codec", hello.precision.spectrum ? kTiers : static_cast<uint32_t>(hello.precision.codec))
       .Add("equalize", static_cast<uint32_t>(hello.precision.equalize))
       .Add("sinks", hello.precision.num_sinks)
       .Add("residual", hello.precision.residual)
@@ -89,22 +90,30 @@ WireSample FinishSample() {
 
 WireSample LayerSample(const std::string& name, uint32_t layer, const codec::LayerBlockLayout& layout, uint64_t seed) {
   wire::LayerFrame frame = wire::LayerFrame::Allocate(kSession, layer, layout).value();
-  EncodeBlockRef(layout, MakeRows(layout.shape, layout.split.total(), seed), frame.block());
+  const codec::TierMap tiers = RandomTiers(layout.counts(), layout.shape.num_kv_heads, seed);
+  EncodeBlockRef(layout, MakeRows(layout.shape, layout.split.total(), seed), frame.block(),
+                 layout.tiers ? &tiers : nullptr);
   WireSample sample{name, std::move(frame).Seal(), "", {}};
   const auto block = std::as_const(sample.frame).bytes().subspan(wire::kBlockOffset);
   const DecodedLayer decoded = DecodeBlockRef(layout, block);
   sample.values = decoded.keys;
   sample.values.insert(sample.values.end(), decoded.values.begin(), decoded.values.end());
-  sample.fields = Begin("layer", layer)
-                      .Add("codec", static_cast<uint32_t>(layout.codec))
-                      .Add("equalized", static_cast<uint32_t>(layout.equalized))
-                      .Add("head_dim", layout.shape.head_dim)
-                      .Add("num_kv_heads", layout.shape.num_kv_heads)
-                      .Add("num_layers", layout.shape.num_layers)
-                      .Add("num_sinks", layout.split.num_sinks)
-                      .Add("num_encoded", layout.split.num_encoded)
-                      .Add("num_tail", layout.split.num_tail)
-                      .Take();
+  Lines lines = Begin("layer", layer);
+  lines.Add("codec", layout.tiers ? kTiers : static_cast<uint32_t>(layout.codec))
+      .Add("equalized", static_cast<uint32_t>(layout.equalized))
+      .Add("head_dim", layout.shape.head_dim)
+      .Add("num_kv_heads", layout.shape.num_kv_heads)
+      .Add("num_layers", layout.shape.num_layers)
+      .Add("num_sinks", layout.split.num_sinks)
+      .Add("num_encoded", layout.split.num_encoded)
+      .Add("num_tail", layout.split.num_tail);
+  if (layout.tiers) {
+    lines.Add("fp16", layout.tiers->fp16)
+        .Add("int8", layout.tiers->int8)
+        .Add("int4", layout.tiers->int4)
+        .Add("dropped", layout.tiers->dropped);
+  }
+  sample.fields = lines.Take();
   return sample;
 }
 
@@ -126,6 +135,7 @@ std::vector<WireSample> GoldenSamples() {
   samples.push_back(HelloSample("hello_fp16", "fp16"));
   samples.push_back(HelloSample("hello_int4", "int4"));
   samples.push_back(HelloSample("hello_int8_plain", "int8,eq=off,sinks=0,residual=inf"));
+  samples.push_back(HelloSample("hello_tiers", "spectrum,sinks=2"));
   samples.push_back(VerdictSample("hello_reply_accept", "hello reply", {}));
   samples.push_back(
       VerdictSample("hello_reply_refuse", "hello reply", {StatusCode::kMismatch, "head_dim: sender 64, receiver 80"}));
@@ -133,6 +143,11 @@ std::vector<WireSample> GoldenSamples() {
   for (const auto& [codec, equalized] : Variants()) {
     const codec::LayerBlockLayout layout{{30, 2, 36}, codec, equalized, {2, 9, 1}};
     samples.push_back(LayerSample(VariantName(codec, equalized), layer++, layout, 1));
+  }
+  for (const bool equalized : {false, true}) {
+    const codec::LayerBlockLayout layout{
+        {30, 2, 36}, TokenCodec::kInt8, equalized, {2, 9, 1}, codec::TierCounts{2, 3, 3, 1}};
+    samples.push_back(LayerSample(equalized ? "layer_tiers_eq" : "layer_tiers", layer++, layout, 1));
   }
   samples.push_back(FinishSample());
   samples.push_back({"done",
@@ -155,6 +170,14 @@ std::vector<WireSample> ManyLayerSamples() {
       const codec::CacheShape shape{1024, 1 + layer % 3, head_dim};
       const std::string name = VariantName(codec, equalized) + "_d" + std::to_string(head_dim);
       samples.push_back(LayerSample(name, layer, {shape, codec, equalized, split}, layer));
+      ++layer;
+    }
+    for (const bool equalized : {false, true}) {
+      const codec::TierCounts counts =
+          head_dim % 8 == 0 ? codec::TierCounts{20, 30, 70, 13} : codec::TierCounts{0, 133, 0, 0};
+      const codec::CacheShape shape{1024, 1 + layer % 3, head_dim};
+      const std::string name = std::string(equalized ? "layer_tiers_eq_d" : "layer_tiers_d") + std::to_string(head_dim);
+      samples.push_back(LayerSample(name, layer, {shape, TokenCodec::kInt8, equalized, {4, 133, 5}, counts}, layer));
       ++layer;
     }
   }

@@ -34,10 +34,11 @@ TEST(PrecisionTest, WordsMeanWhatTheContractSays) {
 }
 
 TEST(PrecisionTest, TheShortestWordComesBack) {
-  for (const char* word : {"fp16", "int8", "int4", "int8,eq=off", "int4,sinks=0", "int4,eq=off,sinks=7,residual=inf",
-                           "int8,residual=32", "spectrum:b=0.5", "spectrum:b=0.3,policy=balanced,importance=norm,scope=layer,decay=0.01,eq=off,sinks=0",
-                           "pdtrim:0.5", "pdtrim:0.5,first=0.3", "sws:0.25,importance=position",
-                           "spectrum:b=0.1,policy=adaptive,residual=inf"}) {
+  for (const char* word :
+       {"fp16", "int8", "int4", "int8,eq=off", "int4,sinks=0", "int4,eq=off,sinks=7,residual=inf", "int8,residual=32",
+        "spectrum:b=0.5", "spectrum:b=0.3,policy=balanced,importance=norm,scope=layer,decay=0.01,eq=off,sinks=0",
+        "pdtrim:0.5", "pdtrim:0.5,first=0.3", "sws:0.25,importance=position",
+        "spectrum:b=0.1,policy=adaptive,residual=inf"}) {
     EXPECT_EQ(PrecisionWord(ParsePrecision(word).value()), word);
   }
   EXPECT_EQ(PrecisionWord(ParsePrecision("int4,eq=on,sinks=4,residual=128").value()), "int4");
@@ -77,6 +78,21 @@ TEST(PrecisionTest, WrongOptionsAreNamed) {
       {"int8,residual=129", "residual=129"},
       {"int8,residual=infinite", "residual=infinite"},
       {"int8, eq=on", " eq=on"},
+      {"spectrum:b=", "'b'"},
+      {"spectrum:0.5", "b=B"},
+      {"spectrum:b=0.2", "0.25"},
+      {"spectrum:b=1.1", "to 1"},
+      {"spectrum:b=nan", "'b'"},
+      {"spectrum:b=0.5,policy=best", "greedy|sink-protect"},
+      {"spectrum:b=0.5,importance=luck", "attention|sampled"},
+      {"spectrum:b=0.5,scope=token", "head|layer|model"},
+      {"spectrum:b=0.5,decay=-1", "decay"},
+      {"spectrum:b=0.5,policy=random,importance=norm", "not ranked"},
+      {"spectrum:b=0.5,first=0.3", "first"},
+      {"pdtrim:0.5,importance=norm", "importance"},
+      {"pdtrim:0.5,first=2", "first"},
+      {"sws:2", "to 1"},
+      {"sws:0.5,policy=greedy", "policy"},
   };
   for (const ErrorCase& c : cases) {
     const Result<Precision> parsed = ParsePrecision(c.word);

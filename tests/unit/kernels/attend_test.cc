@@ -108,6 +108,51 @@ TEST_P(AttendIsaTest, SlicesOfSeveralFormatsShareOneSoftmax) {
   }
 }
 
+// Tiers of a spectrum: each token at a position of its own, and queries among them see a prefix of every tier.
+TEST_P(AttendIsaTest, TokensThatStandApartAreSeenFromTheirPositionsOn) {
+  for (const TokenCodec codec : kAllCodecs) {
+    const bool equalized = codec != TokenCodec::kFp16;
+    const RandomSegment odd({codec, 64, 300, equalized, 5.0F, 128, 1, 2}, 1);
+    const RandomSegment even({TokenCodec::kFp16, 64, 300, false, 0.0F, 128, 0, 2}, 2);
+    const RandomQueries queries(64, 3, {0, 1, 2, 255, 256, 257, 400, 599, 10000}, 4);
+    const AttendSlice chunk[] = {odd.All(), even.All()};
+    const double error =
+        RelativeError(AttendAll(GetParam(), queries.view(), chunk), AttendAllRef(queries.view(), chunk));
+    EXPECT_LE(error, Bound(codec)) << codec::TokenCodecName(codec);
+  }
+}
+
+TEST_P(AttendIsaTest, MassIsWhatTheRowsPayEachToken) {
+  for (const uint32_t heads : {1U, 3U, 8U}) {
+    const RandomSegment segment({TokenCodec::kFp16, 80, 300}, 5);
+    const RandomQueries queries(80, heads, {299, 250, 100, 17, 0}, 6);
+    const AttendSlice chunk[] = {segment.All()};
+    AttendScratch scratch;
+    const AttendQueries view = queries.view();
+    const ChunkResult partial = RunChunk(GetParam(), view, chunk);
+    std::vector<float> log_sums;
+    for (uint32_t row = 0; row < view.num_rows(); ++row) {
+      log_sums.push_back(partial.max[row] + std::log(partial.sum[row]));
+    }
+    std::vector<float> mass(304);
+    RowAttention(GetParam(), view, scratch).AddMass(chunk[0], log_sums, mass);
+    std::vector<double> expected(300);
+    for (uint32_t row = 0; row < view.num_rows(); ++row) {
+      const std::vector<double> weights = WeightsRef(view, row, chunk[0]);
+      for (size_t t = 0; t < weights.size(); ++t) {
+        expected[t] += weights[t];
+      }
+    }
+    double total = 0;
+    for (size_t t = 0; t < expected.size(); ++t) {
+      EXPECT_NEAR(static_cast<double>(mass[t]), expected[t], 1e-5 * view.num_rows()) << t;
+      total += static_cast<double>(mass[t]);
+    }
+    EXPECT_NEAR(total, view.num_rows(), 1e-3);
+    EXPECT_EQ(mass[301], 0.0F);
+  }
+}
+
 TEST_P(AttendIsaTest, ChunksMergeToTheWhole) {
   for (const TokenCodec codec : kAllCodecs) {
     const RandomSegment segment({codec, 80, 700, true}, 5);

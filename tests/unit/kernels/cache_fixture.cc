@@ -65,6 +65,9 @@ void RandomSegment::Equalize(std::vector<Half>& keys) {
 }
 
 void RandomSegment::Store(const std::vector<Half>& keys, const std::vector<Half>& values) {
+  for (uint32_t t = 0; t < spec_.num_tokens; ++t) {
+    positions_.push_back(spec_.first_position + static_cast<int32_t>(t * spec_.position_step));
+  }
   const Encoded encoded_keys = Encode(spec_.codec, spec_.head_dim, keys);
   const Encoded encoded_values = Encode(spec_.codec, spec_.head_dim, values);
   const size_t row_bytes = codec::RowCodeBytes(spec_.codec, spec_.head_dim);
@@ -86,6 +89,7 @@ AttendSegment RandomSegment::view() const {
   segment.record_offset = kRecordOffset;
   segment.num_tokens = spec_.num_tokens;
   segment.first_position = spec_.first_position;
+  segment.positions = spec_.position_step > 1 ? positions_.data() : nullptr;
   if (spec_.equalized) {
     segment.key_mean = map_.mean.data();
     segment.key_scale = map_.scale.data();
@@ -141,6 +145,31 @@ std::vector<float> AttendAllRef(const AttendQueries& queries, std::span<const At
   std::vector<float> out(size_t{queries.num_rows()} * queries.head_dim);
   AttendRef(queries, chunk, out);
   return out;
+}
+
+std::vector<double> WeightsRef(const AttendQueries& queries, uint32_t row, const AttendSlice& slice) {
+  const uint32_t query = row / queries.q_heads_per_kv_head;
+  const float* q =
+      queries.data + query * queries.query_stride + row % queries.q_heads_per_kv_head * queries.head_stride;
+  const codec::TokenPageLayout& layout = *slice.segment.layout;
+  std::vector<double> weights;
+  double sum = 0;
+  for (uint32_t t = 0; t < slice.num_tokens && static_cast<int32_t>(t) <= queries.positions[query]; ++t) {
+    std::vector<uint8_t> key(codec::RowCodeBytes(layout.codec, layout.head_dim));
+    std::vector<uint8_t> value(key.size());
+    codec::LoadRowsRef(layout, slice.segment.pages[t / layout.capacity] + slice.segment.record_offset,
+                       t % layout.capacity, 1, {key, {}, {}}, {value, {}, {}});
+    double logit = 0;
+    for (uint32_t c = 0; c < layout.head_dim; ++c) {
+      logit += static_cast<double>(q[c]) * static_cast<double>(ToFloat(reinterpret_cast<const Half*>(key.data())[c]));
+    }
+    weights.push_back(std::exp(logit * static_cast<double>(queries.scale)));
+    sum += weights.back();
+  }
+  for (double& weight : weights) {
+    weight /= sum;
+  }
+  return weights;
 }
 
 double RelativeError(const std::vector<float>& got, const std::vector<float>& expected) {

@@ -19,6 +19,7 @@ struct SegmentSpec {
   float key_offset = 0.0F;  ///< added to every fourth channel of the keys
   uint32_t page_tokens = 128;
   int32_t first_position = 0;
+  uint32_t position_step = 1;  ///< above 1 the tokens stand apart, at positions given one by one
 };
 
 /// Random keys and values, encoded and stored by the scalar references, with records at an offset in their pages.
@@ -43,6 +44,7 @@ class RandomSegment {
   codec::Equalization map_;
   std::vector<std::unique_ptr<std::byte[], PageFree>> pages_;
   std::vector<const std::byte*> page_pointers_;
+  std::vector<int32_t> positions_;
 };
 
 /// Random query rows with their positions.
@@ -72,6 +74,9 @@ ChunkResult RunChunk(Isa isa, const AttendQueries& queries, std::span<const Atte
 /// One chunk, merged: the attention output of every row.
 std::vector<float> AttendAll(Isa isa, const AttendQueries& queries, std::span<const AttendSlice> chunk);
 std::vector<float> AttendAllRef(const AttendQueries& queries, std::span<const AttendSlice> chunk);
+
+/// The attention weights of one row, in double. Shapes  [tokens it sees]
+std::vector<double> WeightsRef(const AttendQueries& queries, uint32_t row, const AttendSlice& slice);
 
 /// Largest difference over the largest magnitude of `expected`.
 double RelativeError(const std::vector<float>& got, const std::vector<float>& expected);

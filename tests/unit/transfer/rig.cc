@@ -51,15 +51,26 @@ cache::Sequence Rig::ExactPrompt(kernels::Isa isa) {
 cache::Sequence Rig::LocalPrompt() {
   cache::Sequence sequence = ExactPrompt(kernels::BestIsa());
   for (uint32_t layer = 0; layer < hello.model.shape.num_layers; ++layer) {
-    EXPECT_TRUE(sequence.layer(layer).EncodeDue(sender_options.tail, nullptr).ok());
+    const std::optional<codec::TierMap> tiers = TiersOf(sequence.layer(layer), layer);
+    EXPECT_TRUE(sequence.layer(layer).EncodeDue(sender_options.tail, nullptr, tiers ? &*tiers : nullptr).ok());
   }
   return sequence;
+}
+
+std::optional<codec::TierMap> Rig::TiersOf(const cache::LayerCache& layer, uint32_t index) const {
+  const uint32_t due = layer.num_due(sender_options.tail);
+  if (!hello.precision.spectrum || due == 0) {
+    return std::nullopt;
+  }
+  const uint32_t third = due / 3;
+  return RandomTiers({third, due - 2 * third - due / 7, third, due / 7}, layer.shape().num_kv_heads, index);
 }
 
 Status Rig::SendAll(transfer::Sender& sender, const cache::Sequence& prompt) const {
   KVANT_RETURN_IF_ERROR(sender.Handshake(hello));
   for (uint32_t layer = 0; layer < hello.model.shape.num_layers; ++layer) {
-    KVANT_RETURN_IF_ERROR(sender.SendLayer(layer, prompt.layer(layer), nullptr));
+    const std::optional<codec::TierMap> tiers = TiersOf(prompt.layer(layer), layer);
+    KVANT_RETURN_IF_ERROR(sender.SendLayer(layer, prompt.layer(layer), nullptr, tiers ? &*tiers : nullptr));
   }
   return sender.Finish(finish);
 }

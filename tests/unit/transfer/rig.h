@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct Rig {
   cache::Sequence ExactPrompt(kernels::Isa isa = kernels::Isa::kScalar);
   /// The same prompt encoded where it stands: what must arrive.
   cache::Sequence LocalPrompt();
+
+  /// With a spectrum, the tiers of a layer's tokens that are due, at random; else nothing.
+  std::optional<codec::TierMap> TiersOf(const cache::LayerCache& layer, uint32_t index) const;
 
   /// The sender's whole part.
   Status SendAll(transfer::Sender& sender, const cache::Sequence& prompt) const;

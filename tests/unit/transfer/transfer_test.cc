@@ -48,7 +48,8 @@ TEST_P(EveryPrecision, ArrivesAsIfEncodedInPlace) {
 
 INSTANTIATE_TEST_SUITE_P(All, EveryPrecision,
                          testing::Combine(testing::Values("fp16", "int8", "int8,eq=off,sinks=0", "int4", "int4,eq=off",
-                                                          "int4,sinks=128,residual=32", "int8,residual=inf"),
+                                                          "int4,sinks=128,residual=32", "int8,residual=inf", "spectrum",
+                                                          "spectrum:b=0.5,eq=off,sinks=0"),
                                           testing::Values(1U, 4U, 5U, 131U, 132U, 133U, 260U, 515U),
                                           testing::Values(codec::PromptTail::kEncodeAll,
                                                           codec::PromptTail::kByPosition)));
