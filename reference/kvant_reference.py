@@ -1,4 +1,5 @@
-"""Slow, readable twin of Kvant's frame decoder and row codecs, written from docs/format/wire.md and token-tiers.md.
+"""Slow, readable twin of Kvant's frame decoder and row codecs, written from docs/format/wire.md, answer.md and
+token-tiers.md.
 
     decode_frame(bytes) -> Frame     every check of the document; FormatError carries the status code
     frame.fields                     the fields by name, in the order of the document
@@ -25,9 +26,12 @@ MAX_LAYERS = 1024
 MAX_KV_HEADS = 1024
 MAX_SINKS = 128
 MAX_TEXT = 4096
+MAX_GRAMMAR = 2**20
+MAX_ANSWER_TEXT = 2**16
 ENDLESS = 2**32 - 1
 
-TYPES = {1: "hello", 2: "hello reply", 3: "layer", 4: "finish", 5: "done", 6: "error", 7: "cancel"}
+TYPES = {1: "hello", 2: "hello reply", 3: "layer", 4: "finish", 5: "done", 6: "error", 7: "cancel",
+         16: "answer request", 17: "answer text", 18: "answer end"}
 FP16, INT8, INT4, INT4_AFFINE = range(4)
 BITS = {FP16: 16, INT8: 8, INT4: 4, INT4_AFFINE: 4}
 TIERS = 4  # the codec byte where every token has a tier of its own
@@ -159,7 +163,7 @@ def decode_frame(data):
     require(len(data) == HEADER_BYTES + size, CORRUPTION, "bytes after the payload")
     zeroed = data[:32] + bytes(8) + data[HEADER_BYTES:]
     require(checksum == xxhash.xxh3_64_intdigest(zeroed), CORRUPTION, "checksum")
-    in_range("type", kind, 1, 7)
+    require(kind in TYPES, INVALID_ARGUMENT, f"type {kind}")
     in_range("flags", flags, 0, 0)
     in_range("layer", layer, 0, MAX_LAYERS - 1 if TYPES[kind] == "layer" else 0)
     frame = Frame({"version": version, "type": TYPES[kind], "session": session, "layer": layer})
@@ -335,9 +339,61 @@ def decode_cancel(reader, frame):
     reader.rest(0)
 
 
+# ---- answers: answer.md ----
+
+def number(fields, name, form):
+    """Numbers with a fraction are kept by their bits, so that they can be compared exactly."""
+    value = struct.unpack("<" + form, struct.pack("<" + {"f": "I", "d": "Q"}[form], fields[name]))[0]
+    require(np.isfinite(value) and value >= 0, INVALID_ARGUMENT, name)
+
+
+def decode_answer_request(reader, frame):
+    fields = reader.take("IIIIiIIIiII", "answer_version", "max_tokens", "ignore_eos", "temperature_bits", "top_k",
+                         "top_p_bits", "min_p_bits", "repeat_penalty_bits", "repeat_last_n", "seed", "size")
+    require(fields["answer_version"] == 1, VERSION_UNSUPPORTED, f"answer version {fields['answer_version']}")
+    in_range("max_tokens", fields["max_tokens"], 1, MAX_TOKENS)
+    in_range("flags", fields["ignore_eos"], 0, 1)
+    for name in ("temperature_bits", "top_p_bits", "min_p_bits", "repeat_penalty_bits"):
+        number(fields, name, "f")
+    size = fields.pop("size")
+    in_range("grammar bytes", size, 0, MAX_GRAMMAR)
+    reader.rest(size)
+    grammar = reader.data[reader.at:].decode("utf-8", "surrogateescape")
+    frame.fields.update(fields, grammar=grammar)
+
+
+def decode_answer_text(reader, frame):
+    fields = reader.take("QII", "microseconds", "tokens", "size")
+    in_range("tokens", fields["tokens"], 0, MAX_TOKENS)
+    size = fields.pop("size")
+    in_range("text bytes", size, 1, MAX_ANSWER_TEXT)
+    reader.rest(size)
+    try:
+        text = reader.data[reader.at:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(INVALID_ARGUMENT, f"text: {error}") from error
+    frame.fields.update(fields, text=text)
+
+
+def decode_answer_end(reader, frame):
+    fields = reader.take("IIQQQQQQQQQQII", "reason", "tokens", "decode_microseconds", "kv_bytes", "kv_bytes_fp16",
+                         "kv_bytes_allocated", "payload_bits_bits", "effective_bits_bits", "fp16_bits", "int8_bits",
+                         "int4_bits", "dropped_bits", "received_encoded", "received_exact")
+    reader.rest(0)
+    in_range("reason", fields["reason"], 0, 1)
+    in_range("tokens", fields["tokens"], 0, MAX_TOKENS)
+    for name in fields:
+        if name.endswith("_bits"):
+            number(fields, name, "d")
+    in_range("received encoded", fields["received_encoded"], 0, MAX_TOKENS)
+    in_range("received exact", fields["received_exact"], 0, MAX_TOKENS)
+    frame.fields.update(fields)
+
+
 DECODERS = {
     "hello": decode_hello, "hello reply": decode_verdict(0), "layer": decode_layer, "finish": decode_finish,
     "done": decode_done, "error": decode_verdict(1), "cancel": decode_cancel,
+    "answer request": decode_answer_request, "answer text": decode_answer_text, "answer end": decode_answer_end,
 }
 
 

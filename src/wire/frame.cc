@@ -8,6 +8,7 @@
 namespace kvant::wire {
 namespace {
 
+constexpr std::string_view kUnknownType = "unknown";
 constexpr size_t kChecksumOffset = 32;
 constexpr size_t kChecksumBytes = 8;
 static_assert(kChecksumOffset + kChecksumBytes == kHeaderBytes, "the checksum ends the header");
@@ -68,9 +69,9 @@ Status CheckEnvelope(const RawHeader& raw, uint64_t num_bytes) {
 }
 
 Status CheckMeaning(const RawHeader& raw) {
-  constexpr auto kFirst = static_cast<uint16_t>(FrameType::kHello);
-  constexpr auto kLast = static_cast<uint16_t>(FrameType::kCancel);
-  KVANT_RETURN_IF_ERROR(CheckRange("frame type", raw.type, kFirst, kLast));
+  if (FrameTypeName(static_cast<FrameType>(raw.type)) == kUnknownType) {
+    return {StatusCode::kInvalidArgument, "frame type " + std::to_string(raw.type) + " is unknown"};
+  }
   KVANT_RETURN_IF_ERROR(CheckRange("flags", raw.flags, 0, 0));
   const bool has_layer = raw.type == static_cast<uint16_t>(FrameType::kLayer);
   return CheckRange("layer", raw.layer, 0, has_layer ? kMaxLayers - 1 : 0);
@@ -87,8 +88,11 @@ std::string_view FrameTypeName(FrameType type) {
     case FrameType::kDone: return "done";
     case FrameType::kError: return "error";
     case FrameType::kCancel: return "cancel";
+    case FrameType::kAnswerRequest: return "answer request";
+    case FrameType::kAnswerText: return "answer text";
+    case FrameType::kAnswerEnd: return "answer end";
   }
-  return "unknown";
+  return kUnknownType;
 }
 
 Result<FrameView> OpenFrame(std::span<const std::byte> bytes) {

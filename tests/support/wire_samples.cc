@@ -156,6 +156,9 @@ std::vector<WireSample> GoldenSamples() {
                      {}});
   samples.push_back(VerdictSample("error", "error", {StatusCode::kNumeric, "layer 3: a key at position 17 is NaN"}));
   samples.push_back({"cancel", wire::EncodeCancel(kSession).value(), Begin("cancel").Take(), {}});
+  for (WireSample& sample : AnswerSamples()) {
+    samples.push_back(std::move(sample));
+  }
   return samples;
 }
 

@@ -17,6 +17,9 @@ struct WireSample {
   std::vector<float> values;  ///< of layer frames: keys, then values, [num_kv_heads, num_tokens, head_dim] each
 };
 
+/// Frames of the answer that goes back (wire/answer.h).
+std::vector<WireSample> AnswerSamples();
+
 /// The samples kept in tests/golden/v1: every type, every codec, small; all layers of the same rows.
 std::vector<WireSample> GoldenSamples();
 

@@ -31,7 +31,7 @@ class FrameBytes {
   }
 
  private:
-  std::array<uint64_t, 8> bytes_{};
+  std::array<uint64_t, wire::kFrameTypeNumbers> bytes_{};
 };
 
 /// What a session moved, seen from one side.

@@ -42,7 +42,12 @@ enum class FrameType : uint16_t {
   kDone = 5,        ///< receiver to sender: everything is verified and adopted
   kError = 6,       ///< either way: the session has failed, and why
   kCancel = 7,      ///< either way: the session is no longer wanted
+  // After done, where the answer goes back to the sender (answer.h).
+  kAnswerRequest = 16,  ///< sender to receiver: how to go on
+  kAnswerText = 17,     ///< receiver to sender
+  kAnswerEnd = 18,      ///< receiver to sender: why the answer ended, and what it took
 };
+inline constexpr size_t kFrameTypeNumbers = 19;  ///< every type's number is below
 
 std::string_view FrameTypeName(FrameType type);
 

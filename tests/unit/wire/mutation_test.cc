@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kvant/base/hash.h"
+#include "kvant/wire/answer.h"
 #include "kvant/wire/layer_frame.h"
 #include "kvant/wire/messages.h"
 #include "support/wire_samples.h"
@@ -48,6 +49,9 @@ std::optional<Bytes> Canonical(const Bytes& bytes) {
     case FrameType::kHelloReply: return again(DecodeHelloReply(*opened), EncodeHelloReply);
     case FrameType::kFinish: return again(DecodeFinish(*opened), EncodeFinish);
     case FrameType::kDone: return again(DecodeDone(*opened), EncodeDone);
+    case FrameType::kAnswerRequest: return again(DecodeAnswerRequest(*opened), EncodeAnswerRequest);
+    case FrameType::kAnswerText: return again(DecodeAnswerText(*opened), EncodeAnswerText);
+    case FrameType::kAnswerEnd: return again(DecodeAnswerEnd(*opened), EncodeAnswerEnd);
     case FrameType::kError: return again(DecodeError(*opened), EncodeError);
     case FrameType::kCancel:
       return CheckCancel(*opened).ok() ? std::optional(BytesOf(EncodeCancel(session))) : std::nullopt;
