@@ -69,6 +69,12 @@ Result<int32_t> Answer::Next(cache::Sequence& sequence, int32_t token) {
   return sampler_->Sample(logits_);
 }
 
+void DescribeReceived(const cache::Sequence& sequence, GenerateReport* report) {
+  const codec::TokenSplit split = sequence.layer(0).split();
+  report->wire_tokens_encoded = sequence.precision().is_exact() ? 0 : split.num_encoded;
+  report->wire_tokens_exact = split.total() - report->wire_tokens_encoded;
+}
+
 void DescribeCache(const cache::Sequence& sequence, GenerateReport* report) {
   const codec::CacheShape& shape = sequence.shape();
   report->kv_bytes = sequence.stored_bytes();

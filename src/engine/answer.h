@@ -41,6 +41,9 @@ class Answer {
   std::vector<float> logits_;
 };
 
+/// How the prompt of a sequence just received was sent: every layer has the tokens of the first one.
+void DescribeReceived(const cache::Sequence& sequence, GenerateReport* report);
+
 /// Bytes, bits and tiers of a finished sequence.
 void DescribeCache(const cache::Sequence& sequence, GenerateReport* report);
 

@@ -87,13 +87,18 @@ Status Channel::Take(const transport::Completion& completion) {
   return completion.status.WithContext(Named(posted.type));
 }
 
-Result<ReceivedFrame> Channel::Receive(wire::FrameType due, uint64_t max_bytes, std::chrono::milliseconds timeout) {
+Result<ReceivedFrame> Channel::ReceiveAny(const std::string& due, uint64_t max_bytes,
+                                          std::chrono::milliseconds timeout) {
   const auto receive = [&](Deadline slice) { return endpoint_->Receive(max_bytes, slice); };
   Result<Buffer> bytes = Interruptible(After(timeout), receive);
   if (!bytes.ok()) {
-    return bytes.status().WithContext("waiting for a " + Named(due));
+    return bytes.status().WithContext("waiting for " + due);
   }
-  KVANT_ASSIGN_OR_RETURN(ReceivedFrame frame, Open(std::move(bytes).value()));
+  return Open(std::move(bytes).value());
+}
+
+Result<ReceivedFrame> Channel::Receive(wire::FrameType due, uint64_t max_bytes, std::chrono::milliseconds timeout) {
+  KVANT_ASSIGN_OR_RETURN(ReceivedFrame frame, ReceiveAny("a " + Named(due), max_bytes, timeout));
   if (frame.view.header.type != due) {
     return Status(StatusCode::kCorruption, "a " + Named(frame.view.header.type) + " where a " + Named(due) + " is due");
   }

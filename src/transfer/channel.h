@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "kvant/base/buffer.h"
 #include "kvant/transfer/report.h"
@@ -45,6 +46,8 @@ class Channel {
   /// The next frame, opened, of this session and of the type that is due.
   /// Errors  what the peer reports; kCancelled; kTimeout; kTransportClosed; those of OpenFrame; kCorruption
   Result<ReceivedFrame> Receive(wire::FrameType due, uint64_t max_bytes, std::chrono::milliseconds timeout);
+  /// The same for a frame of any type; `due` is what an error says was waited for.
+  Result<ReceivedFrame> ReceiveAny(const std::string& due, uint64_t max_bytes, std::chrono::milliseconds timeout);
   /// An error when the peer has reported one, or has sent anything else while nothing is due.
   Status CheckPeer();
 

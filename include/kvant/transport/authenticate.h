@@ -37,7 +37,7 @@ enum class Side : uint8_t { kConnecting, kAccepting };
 /// other end must make the same call as the other side. Where neither has a token, only that is agreed on.
 ///
 /// Each side draws a nonce of 32 bytes and sends HMAC-SHA-256 of both nonces and its role under the token, the
-/// connecting side first (docs/format/wire.md, "Before the session"). Proofs are compared in constant time.
+/// connecting side first (docs/format/answer.md, "Before the session"). Proofs are compared in constant time.
 ///
 /// It keeps strangers out of a session. It does not encrypt, and it does not protect what follows: who can change the
 /// connection's packets can read the KV and the text, and can take the connection over afterwards. For that, tunnel it.

@@ -1,0 +1,66 @@
+#include "engine/send_prompt.h"
+
+#include <memory>
+#include <vector>
+
+#include "engine/identity.h"
+#include "kvant/engine/prompt_encoder.h"
+
+namespace kvant::engine {
+namespace {
+
+// Sends a layer when the prompt has passed it, and frees it.
+class SendAndClear : public PromptEncoder {
+ public:
+  SendAndClear(transfer::Sender* sender, const codec::Precision& precision, ThreadPool* pool)
+      : PromptEncoder(precision, codec::PromptTail::kEncodeAll, pool), sender_(sender) {}
+
+ protected:
+  Status Take(uint32_t layer, cache::LayerCache& cache, const codec::TierMap* tiers) override {
+    KVANT_RETURN_IF_ERROR(sender_->SendLayer(layer, cache, pool_, tiers));
+    cache.Clear();
+    return OkStatus();
+  }
+
+ private:
+  transfer::Sender* sender_;
+};
+
+Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
+  const ModelParams& params = job.engine->model().params();
+  KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
+                         Sampler::Create(*job.tokenizer, job.options->sampling));
+  const auto num_tokens = static_cast<uint32_t>(job.prompt.size());
+  KVANT_RETURN_IF_ERROR(sender.Handshake({.model = IdentityOf(*job.engine, *job.tokenizer),
+                                          .precision = job.wire,
+                                          .num_prompt_tokens = num_tokens,
+                                          .num_context_tokens = job.context_tokens}));
+  cache::MemoryAccount account(job.options->memory_limit_bytes);
+  cache::Sequence sequence = job.engine->NewSequence(job.wire, &account);
+  SendAndClear consumer(&sender, job.wire, &job.engine->backend().pool());
+  PrefillOptions prefill;
+  prefill.cancelled = job.callbacks->cancelled;
+  if (job.callbacks->prefill) {
+    prefill.progress = [&](uint32_t layers_done) { job.callbacks->prefill(layers_done, params.num_layers); };
+  }
+  std::vector<float> logits;
+  KVANT_RETURN_IF_ERROR(job.engine->Prefill(sequence, job.prompt, consumer, prefill, &logits));
+  sampler->AcceptPrompt(job.prompt);
+  KVANT_ASSIGN_OR_RETURN(const int32_t first_token, sampler->Sample(logits));
+  job.prefilled = Clock::now();
+  return sender.Finish({.prompt_tokens = {job.prompt.begin(), job.prompt.end()},
+                        .first_token = first_token,
+                        .first_position = num_tokens,
+                        .sampler = {job.options->sampling.seed, 1}});
+}
+
+}  // namespace
+
+void RunPrefill(PrefillJob& job, transfer::Sender& sender) {
+  job.status = SendPrompt(job, sender);
+  if (!job.status.ok()) {
+    sender.Abort(job.status);
+  }
+}
+
+}  // namespace kvant::engine
