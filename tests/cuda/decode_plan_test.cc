@@ -42,6 +42,7 @@ DecodePlan Plan(const DecodeShape& shape, const Batch& batch, const DecodeGrid& 
 void Replay(const DecodePlan& plan, const Batch& batch) {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint8_t>> seen;  // (item, page table) -> times a tile was met
   std::map<uint32_t, std::set<uint32_t>> slots;                        // item -> slots written
+  std::map<uint32_t, std::set<uint32_t>> told;                         // … that a block arrives for at its end
   std::map<uint32_t, int> finals;
   std::map<uint32_t, uint32_t> shared_item;  // warp -> item left in shared memory
   for (uint32_t warp = 0; warp < plan.grid.num_warps(); ++warp) {
@@ -71,6 +72,12 @@ void Replay(const DecodePlan& plan, const Batch& batch) {
     const uint32_t end = plan.blocks[block].groups + plan.blocks[block].num_groups;
     for (uint32_t g = plan.blocks[block].groups; g < end; ++g) {
       const DecodeGroup& group = plan.groups[g];
+      ASSERT_EQ(group.block, block);
+      if (group.warps == 0) {  // a part that its warp has put into the slot
+        ASSERT_TRUE(slots[group.item].contains(group.slot));
+        ASSERT_TRUE(told[group.item].insert(group.slot).second);
+        continue;
+      }
       for (uint32_t w = 0; w < plan.grid.warps_per_block; ++w) {
         if ((group.warps >> w & 1U) == 0) continue;
         const uint32_t warp = block * plan.grid.warps_per_block + w;
@@ -82,9 +89,12 @@ void Replay(const DecodePlan& plan, const Batch& batch) {
         ++finals[group.item];
       } else {
         ASSERT_TRUE(slots[group.item].insert(group.slot).second);
+        ASSERT_TRUE(told[group.item].insert(group.slot).second);
       }
     }
+    ASSERT_LE(plan.blocks[block].num_groups, 2 * plan.grid.warps_per_block);
   }
+  EXPECT_EQ(told, slots);
   EXPECT_TRUE(shared_item.empty());
   for (uint32_t i = 0; i < plan.items.size(); ++i) {
     const DecodeItem& item = plan.items[i];

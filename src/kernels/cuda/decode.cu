@@ -137,7 +137,6 @@ DecodeParams ParamsOf(const DecodeKernel& kernel, const DecodePlan& plan, const 
   params.runs = reinterpret_cast<const DecodeRun*>(bytes + at.runs);
   params.blocks = reinterpret_cast<const DecodeBlock*>(bytes + at.blocks);
   params.ends = reinterpret_cast<const DecodeEnd*>(bytes + at.ends);
-  params.items = reinterpret_cast<const DecodeItem*>(bytes + at.items);
   params.q = launch.q;
   params.out = launch.out;
   params.page_table = launch.page_table;

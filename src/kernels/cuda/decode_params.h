@@ -22,7 +22,6 @@ struct DecodeParams {
   const DecodeRun* runs = nullptr;
   const DecodeBlock* blocks = nullptr;
   const DecodeEnd* ends = nullptr;
-  const DecodeItem* items = nullptr;
   const float* q = nullptr;
   float* out = nullptr;
   const uint32_t* page_table = nullptr;

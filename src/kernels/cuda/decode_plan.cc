@@ -263,10 +263,9 @@ class Planner {
     if (end - begin == 1) {
       plan_.runs[parts_[begin].run].end = RunEnd::kPartial;
       plan_.runs[parts_[begin].run].slot = slot;
-      return;
     }
     uint32_t warps = 0;
-    for (size_t i = begin; i < end; ++i) {
+    for (size_t i = begin; i < end && end - begin > 1; ++i) {
       plan_.runs[parts_[i].run].end = RunEnd::kShared;
       warps |= 1U << parts_[i].warp % plan_.grid.warps_per_block;
     }
@@ -324,11 +323,11 @@ Result<DecodePlan> PlanDecode(const DecodeShape& shape, std::span<const DecodeSe
 }
 
 std::vector<DecodeEnd> DecodePlan::Ends() const {
-  std::vector<DecodeEnd> ends(grid.num_warps());
+  std::vector<DecodeEnd> ends(2 * size_t{grid.num_warps()});
   for (uint32_t b = 0; b < grid.num_blocks; ++b) {
     for (uint32_t i = 0; i < blocks[b].num_groups; ++i) {
       const DecodeGroup& group = groups[blocks[b].groups + i];
-      ends[size_t{b} * grid.warps_per_block + i] = {group, items[group.item]};
+      ends[2 * size_t{b} * grid.warps_per_block + i] = {group, items[group.item]};
     }
   }
   return ends;
@@ -338,8 +337,7 @@ DecodePlan::Offsets DecodePlan::DeviceOffsets() const {
   Offsets at;
   at.blocks = at.runs + Rounded(runs.size() * sizeof(DecodeRun));
   at.ends = at.blocks + Rounded(blocks.size() * sizeof(DecodeBlock));
-  at.items = at.ends + grid.num_warps() * sizeof(DecodeEnd);
-  at.end = at.items + Rounded(items.size() * sizeof(DecodeItem));
+  at.end = at.ends + 2 * size_t{grid.num_warps()} * sizeof(DecodeEnd);
   return at;
 }
 
@@ -353,7 +351,6 @@ void DecodePlan::CopyTo(std::span<std::byte> bytes) const {
   copy(at.runs, runs);
   copy(at.blocks, blocks);
   copy(at.ends, Ends());
-  copy(at.items, items);
 }
 
 }  // namespace kvant::kernels::cuda

@@ -47,12 +47,12 @@ struct HeadMerge {
     for (auto& o : out) o = make_float4(0, 0, 0, 0);
   }
 
-  /// Up to 32 parts: every lane weighs one, then all add them up. The rows are asked for before their weights are
-  /// known: what counts here is round trips. stats(i) is reference and sum of part i, load(i, v) the v-th four of its
-  /// channels.
-  template <class StatsOf, class LoadOf>
+  /// Up to 32 parts: every lane weighs one, then all add them up. The rows are asked for kAhead at a time and before
+  /// their weights are known: what counts here is round trips. Behind the last part the last one comes again, with a
+  /// weight of 0: a condition would put the loads one after another.
+  /// stats(i) is reference and sum of part i, load(i, v) the v-th four of its channels.
+  template <uint32_t kAhead, class StatsOf, class LoadOf>
   KVANT_DEVICE void Add(uint32_t count, uint32_t lane, StatsOf stats, LoadOf load) {
-    constexpr uint32_t kAhead = kVectors == 1 ? 18 : 9;  // a KV head's share of 132 blocks is up to 18 parts
     float2 mine = make_float2(-1e30F, 0.0F);
     if (lane < count) mine = stats(lane);
     float weight = 0.0F;
@@ -63,14 +63,14 @@ struct HeadMerge {
       for (uint32_t k = 0; k < kAhead; ++k) {
 #pragma unroll
         for (int i = 0; i < kVectors; ++i) {
-          part[k][i] = make_float4(0, 0, 0, 0);
-          if (first + k < count) part[k][i] = load(first + k, min(i * 32 + lane, kHeadDim / 4U - 1));
+          part[k][i] = load(min(first + k, count - 1), min(i * 32 + lane, kHeadDim / 4U - 1));
         }
       }
       if (first == 0) weight = Weigh(mine);
 #pragma unroll
       for (uint32_t k = 0; k < kAhead; ++k) {
-        const float w = __shfl_sync(~0U, weight, (first + k) % 32);
+        const float of_part = __shfl_sync(~0U, weight, (first + k) % 32);
+        const float w = first + k < count ? of_part : 0.0F;
 #pragma unroll
         for (int i = 0; i < kVectors; ++i) {
           out[i].x = fmaf(w, part[k][i].x, out[i].x);
@@ -121,7 +121,8 @@ KVANT_DEVICE void MergeSlots(const DecodeParams& params, const DecodeItem& item,
   HeadMerge<kHeadDim> merge;
   for (uint32_t first = 0; first < item.num_slots; first += 32) {
     const size_t slot = item.first_slot + first;
-    merge.Add(
+    // A KV head's share of 132 blocks is up to 18 parts.
+    merge.template Add<kHeadDim == 256 ? 9 : 18>(
         min(item.num_slots - first, 32U), lane,
         [&](uint32_t i) {
           return __ldcg(reinterpret_cast<const float2*>(params.partial_stats) + (slot + i) * 8 + head);
@@ -133,25 +134,16 @@ KVANT_DEVICE void MergeSlots(const DecodeParams& params, const DecodeItem& item,
   merge.Write(OutputRow(params, item.sequence, item.first_q_head + head, kHeadDim), 1.0F / merge.sum, lane);
 }
 
-KVANT_DEVICE DecodeItem LoadItem(const DecodeParams& params, uint32_t index) {
-  const uint4 bits = __ldg(reinterpret_cast<const uint4*>(params.items + index));
-  DecodeItem item;
-  *reinterpret_cast<uint4*>(&item) = bits;
-  return item;
-}
-
 /// True for the part that arrives last; the counter is then zero again for the next launch.
 KVANT_DEVICE bool ArriveLast(const DecodeParams& params, uint32_t item, uint32_t num_slots) {
   __threadfence();
-  const bool last = atomicAdd(params.arrived + item, 1U) == num_slots - 1;
-  if (last) {
-    params.arrived[item] = 0;
-    __threadfence();
-  }
+  const bool last = atomicInc(params.arrived + item, num_slots - 1) == num_slots - 1;
+  __threadfence();
   return last;
 }
 
-/// What the run's end asks for. `ring` is the warp's own and idle when the end is kShared.
+/// What the run's end asks for. `ring` is the warp's own and idle when the end is kShared. Nobody is told of a part in
+/// its slot before the block ends: amid the copies of twelve warps a fence takes 10 to 30 µs.
 template <int kHeadDim>
 KVANT_DEVICE void FinishRun(const DecodeParams& params, const DecodeRun& run, SoftmaxState<kHeadDim>& state,
                             uint32_t ring, Lane lane) {
@@ -178,34 +170,68 @@ KVANT_DEVICE void FinishRun(const DecodeParams& params, const DecodeRun& run, So
       stats[1] = j == 0 ? sum.x : sum.y;
     }
   }
-  if (to_shared) return;
-  const DecodeItem item = LoadItem(params, run.item);
-  __threadfence();
-  __syncwarp();
-  bool last = false;
-  if (lane.id == 0) last = ArriveLast(params, run.item, item.num_slots);
-  if (__shfl_sync(~0U, last, 0)) {
-    __threadfence();
-    for (uint32_t head = 0; head < item.num_q_heads; ++head) MergeSlots<kHeadDim>(params, item, head, lane.id);
-  }
 }
 
 /// What a block merges at its end, asked for at its beginning: then nobody waits for it.
 template <int kWarps>
 struct alignas(16) BlockEnd {
-  DecodeEnd ends[kWarps];
-  uint32_t is_last;
+  static constexpr uint32_t kMost = 2 * kWarps;
+  DecodeEnd ends[kMost];
+  uint32_t last;  ///< bit g: the part of group g was the last of its item
   uint32_t unused[3];
 
   KVANT_DEVICE void Load(const DecodeParams& params) {
     constexpr uint32_t kVectors = sizeof(ends) / 16;
-    const auto* src = reinterpret_cast<const uint4*>(params.ends + blockIdx.x * kWarps);
+    const auto* src = reinterpret_cast<const uint4*>(params.ends + blockIdx.x * kMost);
     if (threadIdx.x < kVectors) CopyAsync16(SharedAddress(ends) + threadIdx.x * 16, src + threadIdx.x);
     CommitCopies();
   }
+  KVANT_DEVICE uint32_t Count() const {
+    uint32_t count = 0;
+    while (count < kMost && ends[count].group.item != DecodeRun::kNone) ++count;
+    return count;
+  }
 };
 
-/// The end of a block: its warps' last parts, group by group; then the item's slots, if this was the last of them.
+/// Bit number of the n-th set bit.
+KVANT_DEVICE uint32_t SetBit(uint32_t bits, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i) bits &= bits - 1;
+  return static_cast<uint32_t>(__ffs(static_cast<int>(bits))) - 1;
+}
+
+/// One head of a group out of the rings: into the output, or into the item's slot.
+template <int kHeadDim>
+KVANT_DEVICE void MergeShared(const DecodeParams& params, const DecodeEnd& end, uint32_t head, uint32_t rings,
+                              uint32_t ring_bytes, uint32_t lane) {
+  HeadMerge<kHeadDim> merge;
+  // Lane i knows the warp of the group's i-th part.
+  const uint32_t parts = __popc(end.group.warps);
+  const uint32_t warp_of_part = lane < parts ? SetBit(end.group.warps, lane) : 0;
+  merge.template Add<kHeadDim == 256 ? 3 : 6>(
+      parts, lane,
+      [&](uint32_t) {
+        const SharedPart<kHeadDim> part{rings + warp_of_part * ring_bytes};
+        return *reinterpret_cast<const float2*>(part.Stats(head));
+      },
+      [&](uint32_t i, uint32_t v) {
+        const SharedPart<kHeadDim> part{rings + __shfl_sync(~0U, warp_of_part, i) * ring_bytes};
+        return reinterpret_cast<const float4*>(part.Row(head))[v];
+      });
+  if (end.group.slot == DecodeRun::kNone) {
+    const DecodeItem& item = end.item;
+    merge.Write(OutputRow(params, item.sequence, item.first_q_head + head, kHeadDim), 1.0F / merge.sum, lane);
+    return;
+  }
+  const size_t row = static_cast<size_t>(end.group.slot) * 8 + head;
+  merge.Write(params.partial_out + row * kHeadDim, 1.0F, lane);
+  if (lane == 0) {
+    params.partial_stats[2 * row] = merge.reference;
+    params.partial_stats[2 * row + 1] = merge.sum;
+  }
+}
+
+/// The end of a block: its warps' last parts, all groups at once, since a block between two items is who both wait for;
+/// then the slots of the items whose last part this was.
 template <int kHeadDim, int kWarps>
 KVANT_DEVICE void MergeGroups(const DecodeParams& params, BlockEnd<kWarps>& block_end, uint32_t rings,
                               uint32_t ring_bytes) {
@@ -213,43 +239,31 @@ KVANT_DEVICE void MergeGroups(const DecodeParams& params, BlockEnd<kWarps>& bloc
   const uint32_t lane = threadIdx.x % 32;
   WaitForCopies<0>();  // of the ends
   __syncthreads();
-  for (uint32_t g = 0; g < kWarps && block_end.ends[g].group.warps != 0; ++g) {
-    const DecodeGroup group = block_end.ends[g].group;
-    const DecodeItem item = block_end.ends[g].item;
-    for (uint32_t head = warp; head < item.num_q_heads; head += kWarps) {
-      HeadMerge<kHeadDim> merge;
-      // Lane i knows the warp of the group's i-th part.
-      const uint32_t parts = __popc(group.warps);
-      const uint32_t warp_of_part = lane < parts ? __fns(group.warps, 0, static_cast<int>(lane) + 1) : 0;
-      merge.Add(
-          parts, lane,
-          [&](uint32_t) {
-            const SharedPart<kHeadDim> part{rings + warp_of_part * ring_bytes};
-            return *reinterpret_cast<const float2*>(part.Stats(head));
-          },
-          [&](uint32_t i, uint32_t v) {
-            const SharedPart<kHeadDim> part{rings + __shfl_sync(~0U, warp_of_part, i) * ring_bytes};
-            return reinterpret_cast<const float4*>(part.Row(head))[v];
-          });
-      if (group.slot == DecodeRun::kNone) {
-        merge.Write(OutputRow(params, item.sequence, item.first_q_head + head, kHeadDim), 1.0F / merge.sum, lane);
-        continue;
-      }
-      merge.Write(params.partial_out + (static_cast<size_t>(group.slot) * 8 + head) * kHeadDim, 1.0F, lane);
-      if (lane == 0) {
-        float* stats = params.partial_stats + (static_cast<size_t>(group.slot) * 8 + head) * 2;
-        stats[0] = merge.reference;
-        stats[1] = merge.sum;
-      }
+  const uint32_t count = block_end.Count();
+  if (count == 0) return;
+#pragma unroll 1
+  for (uint32_t task = warp; task < 8 * count; task += kWarps) {
+    const DecodeEnd& end = block_end.ends[task / 8];
+    if (end.group.warps != 0 && task % 8 < end.item.num_q_heads)
+      MergeShared<kHeadDim>(params, end, task % 8, rings, ring_bytes, lane);
+  }
+  __syncthreads();
+  if (warp == 0) {
+    bool last = false;
+    if (lane < count && block_end.ends[lane].group.slot != DecodeRun::kNone) {
+      last = ArriveLast(params, block_end.ends[lane].group.item, block_end.ends[lane].item.num_slots);
     }
-    if (group.slot == DecodeRun::kNone) continue;
-    __syncthreads();
-    if (threadIdx.x == 0) block_end.is_last = ArriveLast(params, group.item, item.num_slots) ? 1 : 0;
-    __syncthreads();
-    if (block_end.is_last != 0) {
-      __threadfence();
-      for (uint32_t head = warp; head < item.num_q_heads; head += kWarps)
-        MergeSlots<kHeadDim>(params, item, head, lane);
+    const uint32_t all = __ballot_sync(~0U, last);
+    if (lane == 0) block_end.last = all;
+  }
+  __syncthreads();
+  const uint32_t last = block_end.last;  // whoever arrived last has seen all parts, and the barrier hands that on
+  if (last == 0) return;
+#pragma unroll 1
+  for (uint32_t task = warp; task < 8 * count; task += kWarps) {
+    const DecodeItem& item = block_end.ends[task / 8].item;
+    if ((last >> (task / 8) & 1U) != 0 && task % 8 < item.num_q_heads) {
+      MergeSlots<kHeadDim>(params, item, task % 8, lane);
     }
   }
 }

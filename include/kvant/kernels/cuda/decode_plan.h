@@ -69,7 +69,7 @@ enum class RunEnd : uint8_t {
   kContinue = 0,  ///< the next run goes on with the same item
   kFinal = 1,     ///< the item was this warp's alone: the output is written
   kShared = 2,    ///< to shared memory; the block merges its group (always the warp's last run)
-  kPartial = 3,   ///< to a partial slot; the last of the item's parts merges
+  kPartial = 3,   ///< to a partial slot; the block says so at its end
 };
 
 /// One warp's work in one segment of one item; an item is a sequence and up to 8 query heads of one KV head.
@@ -96,11 +96,11 @@ struct DecodeRun {
 };
 static_assert(sizeof(DecodeRun) == 48);
 
-/// Warps of one block that end on the same item.
+/// Warps of one block that end on the same item, or one warp's part that lies in its slot already.
 struct DecodeGroup {
-  uint32_t item = 0;
+  uint32_t item = DecodeRun::kNone;
   uint32_t slot = 0;   ///< partial slot; kNone: the item is complete, the output is written
-  uint32_t warps = 0;  ///< bit w: warp w of the block
+  uint32_t warps = 0;  ///< bit w: warp w of the block; 0: nothing is left to be merged here
   uint32_t block = 0;
 };
 static_assert(sizeof(DecodeGroup) == 16);
@@ -116,7 +116,8 @@ struct DecodeItem {
 static_assert(sizeof(DecodeItem) == 16);
 
 /// What a block does at its end, with all that it needs in one place, so that nobody waits for one read to know the
-/// next: [num_blocks][warps_per_block] on the GPU, warps = 0 behind the last.
+/// next: [num_blocks][2 · warps_per_block] on the GPU, item = kNone behind the last. A warp has two parts at most: of
+/// the item that it begins with and of the one that it ends on.
 struct DecodeEnd {
   DecodeGroup group;
   DecodeItem item;
@@ -147,7 +148,6 @@ struct DecodePlan {
     size_t runs = 0;
     size_t blocks = 0;
     size_t ends = 0;
-    size_t items = 0;
     size_t end = 0;
   };
   Offsets DeviceOffsets() const;
