@@ -5,6 +5,7 @@
 
 #include "cli/bench/attention_layers.h"
 #include "cli/bench/bench.h"
+#include "cli/bench/gpu_bench.h"
 #include "cli/bench/memory.h"
 #include "cli/bench/report.h"
 #include "cli/engine_flags.h"
@@ -18,6 +19,8 @@ constexpr uint64_t kQuickFormatBytes = uint64_t{128} << 20;
 
 struct AttentionFlags {
   EngineFlags cpu;
+  std::string device = "cpu";
+  uint32_t batch = 8;
   std::string kv = "fp16,int8,int4,int4,eq=off";
   std::vector<uint32_t> contexts = {8192, 16384, 32768};
   uint32_t head_dim = 128;
@@ -156,21 +159,32 @@ Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
   return OkStatus();
 }
 
+Status RunOnGpu(const AttentionFlags& flags, Console& console) {
+  const bool is_default = flags.kv == AttentionFlags().kv;
+  return RunGpuAttention({is_default ? kGpuFormats : flags.kv, flags.contexts, flags.batch, flags.head_dim,
+                          flags.kv_heads, flags.q_heads, flags.memory.quick},
+                         console);
+}
+
 }  // namespace
 
 void AddAttentionBench(CLI::App& bench, Work* chosen) {
   auto flags = std::make_shared<AttentionFlags>();
   CLI::App* command = AddBench(
       bench, "attention", "Attention of one token over compressed keys and values, in place",
-      [flags](Console& console) { return RunAttentionBench(*flags, console); }, chosen);
+      [flags](Console& console) {
+        return flags->device == "cuda" ? RunOnGpu(*flags, console) : RunAttentionBench(*flags, console);
+      },
+      chosen);
+  AddDevice(*command, flags->device);
+  AddOption(*command, "--batch", flags->batch, "Sequences, with --device cuda")->check(InRange(1U, 4096U));
   AddOption(*command, "--kv", flags->kv, "Precisions that are compared, separated by commas");
   AddOption(*command, "--context", flags->contexts, "Tokens in the cache; several, separated by commas")
       ->delimiter(',')
       ->check(InRange(1U, 1U << 20));
   AddHeadDim(*command, flags->head_dim);
   AddOption(*command, "--kv-heads", flags->kv_heads, "KV heads")->check(InRange(1, 1024));
-  AddOption(*command, "--q-heads", flags->q_heads, "Query heads, a multiple of the KV heads")
-      ->check(InRange(1, 4096));
+  AddOption(*command, "--q-heads", flags->q_heads, "Query heads, a multiple of the KV heads")->check(InRange(1, 4096));
   AddCpuFlags(*command, flags->cpu);
   AddMemoryFlags(*command, flags->memory);
 }

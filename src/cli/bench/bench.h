@@ -10,6 +10,7 @@ namespace kvant::cli {
 void AddCodecBench(CLI::App& bench, Work* chosen);
 void AddAttentionBench(CLI::App& bench, Work* chosen);
 void AddDecodeBench(CLI::App& bench, Work* chosen);
+void AddPackBench(CLI::App& bench, Work* chosen);
 
 /// A sub-command of `bench` that shares its --json.
 CLI::App* AddBench(CLI::App& bench, const std::string& name, const std::string& description, Work work, Work* chosen);

@@ -32,6 +32,7 @@ void AddBenchCommand(Program& program) {
   AddCodecBench(*bench, chosen.get());
   AddAttentionBench(*bench, chosen.get());
   AddDecodeBench(*bench, chosen.get());
+  AddPackBench(*bench, chosen.get());
 }
 
 }  // namespace kvant::cli

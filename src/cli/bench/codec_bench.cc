@@ -5,6 +5,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/bench/codec_work.h"
+#include "cli/bench/gpu_bench.h"
 #include "cli/bench/memory.h"
 #include "cli/bench/report.h"
 #include "cli/engine_flags.h"
@@ -15,6 +16,7 @@ namespace {
 
 struct CodecFlags {
   EngineFlags cpu;
+  std::string device = "cpu";
   std::string kv = "int8,int4,eq=off,int4";
   uint32_t head_dim = 128;
   MemoryFlags memory;
@@ -78,14 +80,25 @@ Status RunCodecBench(const CodecFlags& flags, Console& console) {
   return OkStatus();
 }
 
+Status RunOnGpu(const CodecFlags& flags, Console& console) {
+  if (flags.kv != CodecFlags().kv) {
+    return {StatusCode::kInvalidArgument, "--kv chooses on the CPU; on the GPU all codecs are measured"};
+  }
+  return RunGpuCodec({flags.head_dim, flags.memory.quick}, console);
+}
+
 }  // namespace
 
 void AddCodecBench(CLI::App& bench, Work* chosen) {
   auto flags = std::make_shared<CodecFlags>();
   CLI::App* command = AddBench(
       bench, "codec", "Encode and decode fp16 rows, against memcpy",
-      [flags](Console& console) { return RunCodecBench(*flags, console); }, chosen);
+      [flags](Console& console) {
+        return flags->device == "cuda" ? RunOnGpu(*flags, console) : RunCodecBench(*flags, console);
+      },
+      chosen);
   AddOption(*command, "--kv", flags->kv, "Precisions whose codecs are measured, separated by commas");
+  AddDevice(*command, flags->device);
   AddHeadDim(*command, flags->head_dim);
   AddCpuFlags(*command, flags->cpu);
   AddMemoryFlags(*command, flags->memory);

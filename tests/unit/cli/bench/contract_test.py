@@ -75,6 +75,23 @@ class BenchContractTest(unittest.TestCase):
             fp16 = next(other for other in report["arms"] if other["name"] == "fp16 " + arm["name"].split()[1])
             self.assertAlmostEqual(over, arm["median"] / fp16["median"])
 
+    def test_a_gpu_that_is_not_there_is_named(self):
+        for bench in ("attention", "codec", "pack"):
+            done = subprocess.run([KVANT, "bench", bench, "--device", "cuda", "--quick", "--json"], capture_output=True,
+                                  timeout=600)
+            report = json.loads(done.stdout)
+            if done.returncode == 0:  # there is one: then it is the report
+                self.assertIn("device", report)
+                self.assertTrue(report["isa"].startswith("sm_"))
+                continue
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(report["error"]["code"], "not_found")
+            self.assertRegex(report["error"]["message"], "no usable GPU|no CUDA kernels")
+
+    def test_what_the_gpu_does_not_measure_is_refused(self):
+        self.assertIn(b"--device cuda", self.run_bench("pack", "--device", "cpu", status=2).stderr)
+        self.assertIn(b"--kv", self.run_bench("codec", "--device", "cuda", "--kv", "int8", status=2).stderr)
+
     def test_decode(self):
         words = ("-m", self.tiny, "--quick", "--threads", "2", "--kv", "fp16,int4", "--context", "256")
         report = self.report("decode", *words)
