@@ -1,24 +1,18 @@
 #include <fmt/core.h>
 
 #include <atomic>
-#include <csignal>
 #include <memory>
 
 #include "cli/command.h"
 #include "cli/context_rule.h"
 #include "cli/generate_flags.h"
 #include "cli/generate_report.h"
+#include "cli/interrupt.h"
+#include "kvant/engine/remote.h"
+#include "kvant/transport/ucx.h"
 
 namespace kvant::cli {
 namespace {
-
-std::atomic<bool> g_interrupted{false};
-
-// The first Ctrl-C ends the generation in order, the second one ends the process.
-void Interrupt(int signal) {
-  g_interrupted = true;
-  std::signal(signal, SIG_DFL);
-}
 
 /// Engines and tokenizer; `decode` only where it is one of its own.
 struct Opened {
@@ -83,12 +77,40 @@ engine::GenerateCallbacks Callbacks(Console& console) {
     console.ClearProgress();
     console.PrintText(text);
   };
-  callbacks.cancelled = [] { return g_interrupted.load(); };
+  callbacks.cancelled = Interrupted;
   return callbacks;
+}
+
+// Until the connection stands, a signal ends the process as it is.
+Result<std::unique_ptr<transport::Endpoint>> ConnectToWorker(const GenerateFlags& flags, Console& console) {
+  KVANT_ASSIGN_OR_RETURN(const transport::Token token, ReadToken(flags.remote, console));
+  const transport::Deadline deadline = transport::After(TimeoutsOf(flags.remote).handshake);
+  console.ShowProgress("connect", 0, 1, flags.decode_worker);
+  KVANT_ASSIGN_OR_RETURN(
+      std::unique_ptr<transport::Endpoint> endpoint,
+      transport::ConnectUcx(flags.decode_worker, deadline, {.gigabits_per_second = flags.link_gbps}));
+  KVANT_RETURN_IF_ERROR(transport::Authenticate(*endpoint, token, transport::Side::kConnecting, deadline));
+  console.ClearProgress();
+  return endpoint;
+}
+
+Result<engine::GenerateReport> GenerateAtWorker(Opened& opened, const std::vector<int32_t>& tokens, const KvPlan& plan,
+                                                const GenerateFlags& flags, Console& console) {
+  const auto endpoint = ConnectToWorker(flags, console);
+  if (!endpoint.ok()) {
+    return endpoint.status().WithContext("--decode-worker");
+  }
+  CatchInterrupts();
+  return engine::GenerateRemote(*opened.main.engine, *opened.tokenizer, tokens, **endpoint,
+                                {*plan.wire, TimeoutsOf(flags.remote)}, flags.options, Callbacks(console));
 }
 
 Result<engine::GenerateReport> Generate(Opened& opened, const std::vector<int32_t>& tokens, const KvPlan& plan,
                                         const GenerateFlags& flags, Console& console) {
+  if (!flags.decode_worker.empty()) {
+    return GenerateAtWorker(opened, tokens, plan, flags, console);
+  }
+  CatchInterrupts();
   const engine::GenerateCallbacks callbacks = Callbacks(console);
   if (plan.wire) {
     return engine::GenerateDisaggregated(*opened.main.engine, *opened.decode.engine, *opened.tokenizer, tokens,
@@ -110,7 +132,6 @@ Status RunGenerate(GenerateFlags flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(Opened opened, Open(flags, console));
   KVANT_RETURN_IF_ERROR(CheckContext(flags.options.context, 0, opened.main.model->params(), console));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, Tokenize(*opened.tokenizer, prompt, flags.raw));
-  std::signal(SIGINT, Interrupt);
   KVANT_ASSIGN_OR_RETURN(const engine::GenerateReport report, Generate(opened, tokens, plan, flags, console));
   const GenerateContext context{opened.main.model->path(), flags.engine.isa, flags.engine.threads, plan,
                                 flags.link_gbps};

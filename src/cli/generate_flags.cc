@@ -53,15 +53,18 @@ void AddPromptFlags(CLI::App& command, GenerateFlags& flags) {
 void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--kv", flags.kv,
             "Precision of the cache: fp16, int8, int4, each with ,eq=on|off ,sinks=N "
-            ",residual=N|inf (default: int8; with --disaggregated as-received)");
+            ",residual=N|inf (default: int8; where something is sent as-received)");
   AddOption(
       command, "--wire", flags.wire,
       "Precision of what is sent, the same words (default: int8). The first N of sinks=N stay fp16, and with eq=on "
       "so does a prompt of fewer than 128 tokens beyond them");
   AddSwitch(command, "--disaggregated", flags.disaggregated,
             "Prefill and decode in engines of their own, which share nothing but a transport");
+  AddOption(command, "--decode-worker", flags.decode_worker,
+            "HOST:PORT of a decode-worker: prefill here, decode there");
+  AddRemoteFlags(command, flags.remote);
   AddOption(command, "--link-gbps", flags.link_gbps,
-            "Rate of that transport in 10^9 bits a second, from 0.0001; 0 is no limit")
+            "Rate of the transport in 10^9 bits a second, from 0.0001; 0 is no limit")
       ->check(CheckLinkGbps);
 }
 
@@ -92,13 +95,18 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
 }
 
 Result<KvPlan> PlanKv(const GenerateFlags& flags) {
-  if (!flags.disaggregated) {
+  if (flags.disaggregated && !flags.decode_worker.empty()) {
+    return Status(StatusCode::kInvalidArgument, "--disaggregated and --decode-worker: give one of them");
+  }
+  if (!flags.disaggregated && flags.decode_worker.empty()) {
     if (!flags.wire.empty() || flags.link_gbps != 0) {
-      return Status(StatusCode::kInvalidArgument, fmt::format("{}: nothing is sent without --disaggregated",
-                                                              flags.wire.empty() ? "--link-gbps" : "--wire"));
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("{}: nothing is sent without --disaggregated or --decode-worker",
+                                flags.wire.empty() ? "--link-gbps" : "--wire"));
     }
     if (flags.kv == kAsReceived) {
-      return Status(StatusCode::kInvalidArgument, "--kv as-received: nothing is received without --disaggregated");
+      return Status(StatusCode::kInvalidArgument,
+                    "--kv as-received: nothing is received without --disaggregated or --decode-worker");
     }
     KVANT_ASSIGN_OR_RETURN(const codec::Precision kv, Parse("--kv", flags.kv));
     return KvPlan{kv, std::nullopt};

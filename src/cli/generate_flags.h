@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/engine_flags.h"
+#include "cli/remote_flags.h"
 #include "kvant/codec/precision.h"
 #include "kvant/engine/generate.h"
 
@@ -15,9 +16,11 @@ struct GenerateFlags {
   std::optional<std::string> prompt;
   std::optional<std::string> file;
   bool raw = false;
-  std::string kv;    ///< empty: int8, or as-received with `disaggregated`
+  std::string kv;    ///< empty: int8, or as-received where something is sent
   std::string wire;  ///< empty: int8
   bool disaggregated = false;
+  std::string decode_worker;  ///< empty: decode in this process
+  RemoteFlags remote;
   double link_gbps = 0;
   std::string grammar_file;
   engine::GenerateOptions options;

@@ -11,7 +11,7 @@ import time
 import unittest
 
 KVANT, FIXTURE = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
-COMMANDS = ("bench", "eval", "generate", "models")
+COMMANDS = ("bench", "decode-worker", "eval", "generate", "models")
 NUMBERS = ("prompt_tokens", "completion_tokens", "ttft_ms", "tpot_ms", "prefill_ms", "transfer_ms", "kv_bytes",
            "kv_bytes_fp16", "kv_bytes_allocated", "wire_bytes", "wire_bytes_fp16", "wire_tokens_encoded",
            "wire_tokens_exact")
