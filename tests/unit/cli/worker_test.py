@@ -1,0 +1,303 @@
+"""Two processes, one prefilling and one decoding: worker_test.py KVANT KVANT_FIXTURE"""
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+KVANT, FIXTURE = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
+TIMES = ("ttft_ms", "tpot_ms", "prefill_ms", "transfer_ms")
+PROMPT = "the quick brown fox jumps over the lazy dog and runs away " * 6
+TOKEN = "a secret that nobody guesses"
+POINTS = 20
+SLOW = ("--wire", "fp16", "--link-gbps", "0.02")  # the prompt takes about a second on this line
+CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("KVANT_")} | {"KVANT_THREADS": "1"}
+
+
+class Worker:
+    """A decode-worker on a free port; its lines of standard error as they come."""
+
+    def __init__(self, model, *words, env=None):
+        self.process = subprocess.Popen([KVANT, "decode-worker", "--listen", "0", "-m", model, *words],
+                                        env=CLEAN | (env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True)
+        self.lines = []
+        self.arrived = threading.Condition()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        self.address = re.search(r"listening on (\S+)", self.wait_for("listening")).group(1)
+
+    def read(self):
+        for line in self.process.stderr:
+            with self.arrived:
+                self.lines.append(line.rstrip("\n"))
+                self.arrived.notify_all()
+        with self.arrived:
+            self.lines.append("")
+            self.arrived.notify_all()
+
+    def wait_for(self, text, seconds=60):
+        """The first line with `text`, which is taken out with those before it."""
+        with self.arrived:
+            found = self.arrived.wait_for(lambda: [line for line in self.lines if text in line or line == ""], seconds)
+            if not found or found[0] == "":
+                raise AssertionError(f"no line with {text!r}: {self.lines}")
+            self.lines = self.lines[self.lines.index(found[0]) + 1:]
+            return found[0]
+
+    def end(self, how=signal.SIGTERM, seconds=20):
+        """Status, standard output and seconds of an end by signal."""
+        begin = time.monotonic()
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        self.process.wait(seconds)
+        passed = time.monotonic() - begin
+        self.reader.join(seconds)
+        if not self.process.stdout.closed:
+            self.output = self.process.stdout.read()
+            self.process.stdout.close()
+            self.process.stderr.close()
+        return self.process.returncode, self.output, passed
+
+    def resident(self):
+        return int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * 4096
+
+    def files(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+
+class WorkerTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.dir = pathlib.Path(cls.folder.name)
+        cls.model = str(cls.dir / "tiny.gguf")
+        cls.other = str(cls.dir / "other.gguf")
+        for path, seed in ((cls.model, "1"), (cls.other, "2")):
+            subprocess.run([FIXTURE, "tiny", path, "--layers", "12", "--seed", seed], check=True, capture_output=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def worker(self, *words, model=None, env=None):
+        worker = Worker(model or self.model, *words, env=env)
+        self.addCleanup(worker.end, signal.SIGKILL)
+        return worker
+
+    def start(self, *words, env=None, prompt=PROMPT, tokens=("-n", "12", "--ignore-eos")):
+        process = subprocess.Popen([KVANT, "generate", "-m", self.model, "-p", prompt, *tokens, "--json", *words], env=CLEAN | (env or {}), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close(), process.stderr.close()))
+        return process
+
+    def generate(self, *words, status=0, seconds=60, **more):
+        """The report, or the error, of an answer."""
+        process = self.start(*words, **more)
+        output, message = process.communicate(timeout=seconds)
+        self.assertEqual(process.returncode, status, message + output)
+        return json.loads(output)
+
+    def refused(self, worker, *words, code, text, status=1, env=None):
+        error = self.generate("--decode-worker", worker.address, *words, status=status, env=env)["error"]
+        self.assertEqual(error["code"], code, error)
+        self.assertIn(text, error["message"])
+
+    def assert_serves(self, worker):
+        self.assertEqual(self.generate("--decode-worker", worker.address)["text"], self.expected())
+        self.assertIn("12 answered", worker.wait_for("answered"))
+
+    def expected(self):
+        if not hasattr(type(self), "expected_text"):
+            type(self).expected_text = self.generate("--disaggregated")["text"]
+        return self.expected_text
+
+    # ---- what is answered ----
+
+    def test_the_report_is_that_of_two_engines_in_one_process(self):
+        worker = self.worker()
+        (self.dir / "yes.gbnf").write_text('root ::= "a"*')
+        for words in ((), ("--wire", "fp16"), ("--wire", "int4"), ("--wire", "int8,eq=off,sinks=0"),
+                      ("--temperature", "0.9", "--seed", "7", "--repeat-penalty", "1.3"),
+                      ("--grammar", str(self.dir / "yes.gbnf"))):
+            here = self.generate("--disaggregated", *words)
+            there = self.generate("--decode-worker", worker.address, *words)
+            for name in TIMES:
+                self.assertGreater(there.pop(name), 0)
+                here.pop(name)
+            self.assertEqual(there, here)
+            self.assertIn("0 B of cache in use", worker.wait_for("session"))
+
+    def test_end_tokens_end_the_answer_there(self):
+        worker = self.worker()
+        words = ("--temperature", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0")
+        here = self.generate("--disaggregated", *words, tokens=("-n", "300"))
+        there = self.generate("--decode-worker", worker.address, *words, tokens=("-n", "300"))
+        self.assertEqual((there["text"], there["finish_reason"]), (here["text"], here["finish_reason"]))
+
+    def test_the_worker_ends_after_its_sessions_and_counts_them(self):
+        worker = self.worker("--sessions", "2", "--json")
+        self.assert_serves(worker)
+        self.refused(worker, env={"KVANT_TOKEN": TOKEN}, code="mismatch", text="token")
+        worker.process.wait(20)
+        status, output, _ = worker.end()
+        summary = json.loads(output)
+        self.assertEqual((status, summary["sessions"], summary["failed"], summary["kv_bytes"]), (0, 2, 1, 0))
+
+    # ---- who is let in ----
+
+    def test_the_token_is_asked_for_on_both_sides(self):
+        path = self.dir / "token"
+        path.write_text(TOKEN + "\n")
+        path.chmod(0o600)
+        worker = self.worker("--token-file", str(path))
+        self.refused(worker, code="mismatch", text="the listening side has one, this side has none")
+        self.assertIn("token: the connecting side has none", worker.wait_for("session 1: failed, mismatch"))
+        self.refused(worker, env={"KVANT_TOKEN": "another that is long enough"}, code="mismatch",
+                     text="token: the other end has another one")
+        worker.wait_for("session 2: failed, mismatch")
+        self.assertEqual(self.generate("--decode-worker", worker.address, "--token-file", str(path))["warnings"], [])
+        worker.wait_for("session 3: ")
+        self.generate("--decode-worker", worker.address, env={"KVANT_TOKEN": TOKEN})
+        worker.wait_for("session 4: ")
+        self.refused(worker, env={"KVANT_TOKEN": "short"}, status=2, code="invalid_argument", text="must have 16 to 1024")
+        path.chmod(0o644)
+        report = self.generate("--decode-worker", worker.address, "--token-file", str(path))
+        self.assertIn("every user of this machine can read it", report["warnings"][0])
+
+    def test_an_open_port_needs_a_token(self):
+        done = subprocess.run([KVANT, "decode-worker", "--listen", "0.0.0.0:0", "-m", self.model], env=CLEAN,
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("--listen 0.0.0.0:0 is open to the network: give a token", done.stderr)
+
+    def test_who_does_not_belong_is_refused_by_name_and_the_next_is_served(self):
+        worker = self.worker(model=self.other)
+        self.refused(worker, code="mismatch", text="model_fingerprint: sender 0x")
+        worker.wait_for("session 1: failed, mismatch: model_fingerprint: sender 0x")
+        small = self.worker("--context", "200")
+        self.refused(small, code="capacity_exceeded", text="tokens are needed, the receiver has 200")
+        small.wait_for("session 1: failed, capacity_exceeded")
+        self.generate("--decode-worker", small.address, prompt="short")
+        small.wait_for("session 2: ")
+
+    def test_a_stranger_is_passed_over(self):
+        worker = self.worker("--timeout", "2")
+        host, port = worker.address.rsplit(":", 1)
+        for words in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), b""):
+            with socket.create_connection((host, int(port))) as stranger:
+                stranger.sendall(words)
+                time.sleep(0.2)
+        self.assert_serves(worker)
+
+    def test_nobody_listens(self):
+        worker = self.worker()
+        worker.end()
+        error = self.generate("--decode-worker", worker.address, "--timeout", "3", status=1)["error"]
+        self.assertIn(error["code"], ("timeout", "transport_closed"))
+        self.assertIn(worker.address, error["message"])
+
+    def test_a_flag_without_meaning_is_refused(self):
+        for words, text in ((("--decode-worker", "1", "--disaggregated"), "give one of them"),
+                            (("--decode-worker", "nonsense"), "'nonsense' is not HOST:PORT")):
+            self.assertIn(text, self.generate(*words, status=2)["error"]["message"])
+
+    # ---- how it ends ----
+
+    def test_signals_end_an_idle_worker_at_once(self):
+        for how in (signal.SIGINT, signal.SIGTERM):
+            status, output, seconds = self.worker("--json").end(how)
+            self.assertEqual((status, json.loads(output)["sessions"]), (0, 0))
+            self.assertLess(seconds, 2)
+
+    def test_signals_end_both_sides_of_a_transfer_at_once(self):
+        for how in (signal.SIGINT, signal.SIGTERM):
+            worker = self.worker("--json")
+            for victim in ("prefill", "worker"):
+                prefill = self.start("--decode-worker", worker.address, "--wire", "fp16", "--link-gbps", "0.0005")
+                time.sleep(2)  # of about 30
+                begin = time.monotonic()
+                (prefill if victim == "prefill" else worker.process).send_signal(how)
+                output, _ = prefill.communicate(timeout=20)
+                self.assertLess(time.monotonic() - begin, 3)
+                self.assertEqual(json.loads(output)["error"]["code"], "cancelled")
+                self.assertIn("cancelled", worker.wait_for("failed, cancelled"))
+            worker.process.wait(20)
+            status, output, _ = worker.end()
+            self.assertEqual((status, json.loads(output)["failed"]), (0, 2))
+
+    def transfer_seconds(self, worker):
+        """When a slow transfer begins and ends, from the start of the process."""
+        begin = time.monotonic()
+        report = self.generate("--decode-worker", worker.address, *SLOW)
+        end = time.monotonic() - begin
+        worker.wait_for("answered")
+        self.assertGreater(report["transfer_ms"], 300, "too fast to be interrupted")
+        return end - report["transfer_ms"] / 1000 - 0.1, end
+
+    def test_a_prefill_side_killed_at_any_point_leaves_a_worker_that_serves_the_next(self):
+        worker = self.worker("--timeout", "10")
+        first, last = self.transfer_seconds(worker)
+        self.assert_serves(worker)
+        resident, files, threads = worker.resident(), worker.files(), worker.threads()
+        reasons = []
+        for point in range(POINTS):
+            prefill = self.start("--decode-worker", worker.address, *SLOW)
+            time.sleep(first + (last - first) * point / POINTS)
+            prefill.kill()
+            begin = time.monotonic()
+            line = worker.wait_for("session ", seconds=15)
+            self.assertLess(time.monotonic() - begin, 10)
+            self.assertIn("0 B of cache in use", line)
+            reasons.append(line)
+            self.assert_serves(worker)
+        broken = [line for line in reasons if "failed, transport_closed" in line]
+        self.assertGreater(len(broken), POINTS // 2, reasons)
+        self.assertLess(worker.resident(), resident + (8 << 20))
+        self.assertEqual((worker.files(), worker.threads()), (files, threads))
+
+    def test_a_worker_killed_at_any_point_is_named_by_the_prefill_side(self):
+        first, last = self.transfer_seconds(self.worker())
+        codes = []
+        for point in range(POINTS):
+            worker = self.worker()
+            prefill = self.start("--decode-worker", worker.address, "--timeout", "10", *SLOW)
+            time.sleep(first + (last - first) * point / POINTS)
+            worker.end(signal.SIGKILL)
+            begin = time.monotonic()
+            output, message = prefill.communicate(timeout=30)
+            self.assertLess(time.monotonic() - begin, 12)
+            report = json.loads(output)
+            codes.append(report.get("error", {}).get("code", "answered"))
+            self.assertEqual(prefill.returncode, 1 if "error" in report else 0, message)
+        self.assertGreater(codes.count("transport_closed"), POINTS // 2, codes)
+        self.assertLessEqual(set(codes), {"transport_closed", "timeout", "answered"})
+
+    def test_a_side_that_hangs_is_given_up_at_the_deadline(self):
+        worker = self.worker("--timeout", "2")
+        first, last = self.transfer_seconds(worker)
+        prefill = self.start("--decode-worker", worker.address, *SLOW)
+        time.sleep((first + last) / 2)
+        prefill.send_signal(signal.SIGSTOP)
+        worker.wait_for("failed, timeout", seconds=10)
+        prefill.kill()
+        self.assert_serves(worker)
+        prefill = self.start("--decode-worker", worker.address, "--timeout", "2", *SLOW)
+        time.sleep((first + last) / 2)
+        worker.process.send_signal(signal.SIGSTOP)
+        output, _ = prefill.communicate(timeout=20)
+        self.assertEqual(json.loads(output)["error"]["code"], "timeout")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
