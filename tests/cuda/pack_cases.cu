@@ -13,6 +13,7 @@ namespace {
 
 using codec::TokenCodec;
 using kernels::cuda::PairDeviceLayout;
+using kernels::cuda::Stream;
 
 CaseCount g_count;
 const char* g_filter = "";
@@ -56,8 +57,9 @@ void RowsOf(TokenCodec codec, uint32_t d, size_t rows) {
   const DeviceBuffer device_decoded(src.size() * 2);
   const kernels::cuda::DeviceRows out{device_codes.data<uint8_t>(), device_scales.data<uint16_t>(),
                                       device_zeros.data<uint16_t>()};
-  bool ok = kernels::cuda::EncodeRows(codec, d, device_src.data(), rows, out, {}).ok() &&
-            kernels::cuda::DecodeRows(codec, d, out, rows, device_decoded.data(), {}).ok();
+  bool ok =
+      RunCaptured([&](Stream s) { return kernels::cuda::EncodeRows(codec, d, device_src.data(), rows, out, s); }) &&
+      RunCaptured([&](Stream s) { return kernels::cuda::DecodeRows(codec, d, out, rows, device_decoded.data(), s); });
   Check(cudaDeviceSynchronize(), name.c_str());
   ok = ok && device_codes.Download<uint8_t>() == codes && device_scales.Download<Half>() == scales &&
        (zeros.empty() || device_zeros.Download<Half>() == zeros) && device_decoded.Download<Half>() == decoded &&
@@ -96,7 +98,7 @@ void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value
                                pool.data(),
                                kHeads * layout.record_bytes(),
                                layout.record_bytes()};
-  bool ok = kernels::cuda::PackPairPages(pack, {}).ok();
+  bool ok = RunCaptured([&](Stream s) { return kernels::cuda::PackPairPages(pack, s); });
   Check(cudaDeviceSynchronize(), name.c_str());
   const std::vector<std::byte> got = pool.Download<std::byte>();
   for (const kernels::cuda::PairPackJob& job : jobs) {
@@ -175,7 +177,7 @@ void FlushOf(uint32_t d, uint32_t value_bits) {
                                            64,
                                            kHeads * kTilesAPage * tile,
                                            kTilesAPage * tile};
-  bool ok = kernels::cuda::FlushResidual(flush, {}).ok();
+  bool ok = RunCaptured([&](Stream s) { return kernels::cuda::FlushResidual(flush, s); });
   Check(cudaDeviceSynchronize(), name.c_str());
   for (const Layer& layer : layers) {
     const std::vector<std::byte> got = layer.pages->Download<std::byte>();
@@ -230,10 +232,10 @@ void TilesOf(TokenCodec codec, uint32_t d, bool equalized) {
                                  pool.data(),
                                  kHeads * record,
                                  record};
-  bool ok = kernels::cuda::StoreTiles(store, {}).ok();
+  bool ok = RunCaptured([&](Stream s) { return kernels::cuda::StoreTiles(store, s); });
   store.jobs = device_second.data<kernels::cuda::TileStoreJob>();
   store.num_jobs = 1;
-  ok = ok && kernels::cuda::StoreTiles(store, {}).ok();
+  ok = ok && RunCaptured([&](Stream s) { return kernels::cuda::StoreTiles(store, s); });
   Check(cudaDeviceSynchronize(), name.c_str());
   const std::vector<std::byte> got = pool.Download<std::byte>();
   for (uint32_t head = 0; head < kHeads; ++head) {

@@ -1,6 +1,20 @@
 #pragma once
 
+#include <functional>
+
+#include "kvant/kernels/cuda/stream.h"
+#include "timed_graph.h"
+
 namespace kvant::cuda_test {
+
+/// Launches once, captured into a CUDA graph: what a step of a server does with everything here.
+inline bool RunCaptured(const std::function<Status(kernels::cuda::Stream)>& enqueue) {
+  bool ok = true;
+  const cuda_bench::TimedGraph graph(1, [&](cudaStream_t stream, int) { ok = enqueue({stream}).ok(); });
+  cuda_bench::Stopwatch watch;
+  graph.Seconds(watch);
+  return ok;
+}
 
 struct CaseCount {
   int cases = 0;
