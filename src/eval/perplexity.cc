@@ -1,12 +1,13 @@
 #include "kvant/eval/perplexity.h"
 
-#include "kvant/engine/prompt_encoder.h"
-
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
+#include "eval/recorded_prompt.h"
 #include "kvant/base/thread_pool.h"
+#include "kvant/engine/prompt_encoder.h"
 
 namespace kvant::eval {
 namespace {
@@ -56,8 +57,10 @@ Estimate EstimateOf(std::span<const double> values) {
 
 class WindowScorer {
  public:
-  WindowScorer(engine::Engine& engine, std::span<const int32_t> window, const PerplexityOptions& options)
-      : engine_(engine), window_(window), options_(options) {}
+  /// `statistics` are recorded of the prompt for the precisions that want them.
+  WindowScorer(engine::Engine& engine, std::span<const int32_t> window, const PerplexityOptions& options,
+               engine::PromptStatistics statistics)
+      : engine_(engine), window_(window), options_(options), recorded_statistics_(statistics) {}
 
   Result<Pass> Run(const codec::Precision& precision, const Pass* reference) {
     cache::MemoryAccount account;
@@ -76,7 +79,7 @@ class WindowScorer {
       pass.bits = sequence.bits();
       return pass;
     }
-    KVANT_RETURN_IF_ERROR(engine_.Prefill(sequence, window_.first(options_.prompt_tokens), encode, {}, &last));
+    KVANT_RETURN_IF_ERROR(TakePrompt(sequence, encode));
     pass.bits = sequence.bits();
     // The last prompt token's logits are exact in every precision, so scoring starts with the token after it.
     prefill_offset_ = options_.prompt_tokens;
@@ -86,6 +89,18 @@ class WindowScorer {
   }
 
  private:
+  // The prompt is computed for the first precision, which is fp16, and replayed for the others.
+  Status TakePrompt(cache::Sequence& sequence, engine::PromptEncoder& encode) {
+    std::vector<float> last;
+    const std::span<const int32_t> prompt = window_.first(options_.prompt_tokens);
+    if (sequence.precision().is_exact() && !recorded_) {
+      return engine_.Prefill(sequence, prompt, recorded_.emplace(recorded_statistics_), {}, &last);
+    }
+    const bool recorded = encode.wanted() == engine::PromptStatistics::kNone || encode.wanted() == recorded_statistics_;
+    return recorded_ && recorded ? recorded_->Replay(sequence, encode)
+                                 : engine_.Prefill(sequence, prompt, encode, {}, &last);
+  }
+
   struct KeepExact : engine::LayerConsumer {
     Status LayerDone(uint32_t, cache::LayerCache&, const engine::LayerStatistics&) override { return OkStatus(); }
   };
@@ -122,6 +137,8 @@ class WindowScorer {
   std::span<const int32_t> window_;
   const PerplexityOptions& options_;
   uint32_t prefill_offset_ = 0;
+  engine::PromptStatistics recorded_statistics_;
+  std::optional<RecordedPrompt> recorded_;
 };
 
 Status CheckSizes(size_t num_tokens, const PerplexityOptions& options) {
@@ -162,6 +179,17 @@ struct Totals {
   }
 };
 
+// What is worth recording: of what is wanted, what the first one wants.
+engine::PromptStatistics StatisticsOf(std::span<const codec::Precision> precisions) {
+  for (const codec::Precision& precision : precisions) {
+    const engine::EncodeInPlace encode(precision, codec::PromptTail::kEncodeAll, nullptr);
+    if (encode.wanted() != engine::PromptStatistics::kNone) {
+      return encode.wanted();
+    }
+  }
+  return engine::PromptStatistics::kNone;
+}
+
 }  // namespace
 
 Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::span<const int32_t> tokens,
@@ -179,7 +207,7 @@ Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::sp
   };
   for (uint32_t window = 0; window < options.num_windows; ++window) {
     const size_t begin = size_t{window} * options.window_tokens;
-    WindowScorer scorer(engine, tokens.subspan(begin, options.window_tokens), options);
+    WindowScorer scorer(engine, tokens.subspan(begin, options.window_tokens), options, StatisticsOf(precisions));
     KVANT_ASSIGN_OR_RETURN(const Pass reference, scorer.Run(exact, nullptr));
     totals[0].Add(reference, reference);
     advance();

@@ -1,0 +1,35 @@
+#include "eval/recorded_prompt.h"
+
+#include <utility>
+
+#include "kvant/base/check.h"
+
+namespace kvant::eval {
+
+Status RecordedPrompt::LayerDone(uint32_t layer, cache::LayerCache& cache, const engine::LayerStatistics& statistics) {
+  KVANT_CHECK(layer == layers_.size(), "layers come in order");
+  const codec::LayerBlockLayout layout = cache.PlanBlock(codec::PromptTail::kEncodeAll);
+  KVANT_CHECK(layout.split.num_tail == layout.split.total(), "the recorded cache is exact");
+  KVANT_ASSIGN_OR_RETURN(Buffer block, Buffer::Allocate(layout.total_bytes()));
+  cache.WriteBlock(layout, block.bytes(), nullptr);
+  layers_.push_back({layout, std::move(block), statistics});
+  return OkStatus();
+}
+
+Status RecordedPrompt::Replay(cache::Sequence& sequence, engine::LayerConsumer& consumer) const {
+  for (uint32_t index = 0; index < layers_.size(); ++index) {
+    const Layer& layer = layers_[index];
+    const uint32_t num_tokens = layer.layout.split.num_tail;
+    cache::LayerCache& cache = sequence.layer(index);
+    KVANT_RETURN_IF_ERROR(cache.ExtendExact(num_tokens));
+    for (uint32_t kv_head = 0; kv_head < layer.layout.shape.num_kv_heads; ++kv_head) {
+      const auto head = codec::HeadOf(layer.layout, layer.block.bytes(), kv_head);
+      cache.StoreExact(kv_head, 0, num_tokens, reinterpret_cast<const Half*>(head.tail_keys.data()),
+                       reinterpret_cast<const Half*>(head.tail_values.data()), layer.layout.shape.head_dim);
+    }
+    KVANT_RETURN_IF_ERROR(consumer.LayerDone(index, cache, layer.statistics));
+  }
+  return OkStatus();
+}
+
+}  // namespace kvant::eval
