@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kvant/engine/generate.h"
 #include "support/engine_fixture.h"
@@ -162,6 +163,105 @@ TEST_F(DecodeTest, TokensOutsideTheVocabularyAreRefused) {
     EXPECT_EQ(loaded_->engine->Decode(std::span(&item, 1), &logits).code(), StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(sequence.num_tokens(), 10U);
+}
+
+// Greedy at b = 0.5 gives every token to int8, at b = 0.25 to int4: then everything is as with the plain precision.
+TEST_F(DecodeTest, SpectrumAtTheEndsOfABudgetIsThePlainPrecisionBitForBit) {
+  const std::vector<int32_t> prompt = SomeTokens(700, 3);
+  for (const auto& [spectrum, plain] : {std::pair("spectrum:b=0.5", "int8"), std::pair("spectrum:b=0.25", "int4"),
+                                        std::pair("spectrum:b=0.5,eq=off,sinks=0", "int8,eq=off,sinks=0"),
+                                        std::pair("spectrum:b=0.25,eq=off,sinks=0", "int4,eq=off,sinks=0")}) {
+    std::vector<float> of_spectrum;
+    std::vector<float> of_plain;
+    cache::Sequence a = Prefilled(spectrum, prompt, &of_spectrum, codec::PromptTail::kEncodeAll);
+    cache::Sequence b = Prefilled(plain, prompt, &of_plain, codec::PromptTail::kEncodeAll);
+    EXPECT_EQ(a.layer(0).tier_counts(), b.layer(0).tier_counts());
+    for (int32_t step = 0; step < 20; ++step) {
+      const engine::DecodeItem item_a{&a, step};
+      const engine::DecodeItem item_b{&b, step};
+      Step(std::span(&item_a, 1), &of_spectrum);
+      Step(std::span(&item_b, 1), &of_plain);
+      ASSERT_EQ(of_spectrum, of_plain) << spectrum << " step " << step;
+    }
+  }
+}
+
+// Catches what the engine measures of a prompt.
+class MassProbe : public engine::LayerConsumer {
+ public:
+  explicit MassProbe(engine::PromptStatistics wanted) : wanted_(wanted) {}
+  engine::PromptStatistics wanted() const override { return wanted_; }
+  Status LayerDone(uint32_t, cache::LayerCache&, const engine::LayerStatistics& statistics) override {
+    layers.push_back(statistics.mass);
+    return OkStatus();
+  }
+  std::vector<std::vector<std::vector<float>>> layers;
+
+ private:
+  engine::PromptStatistics wanted_;
+};
+
+TEST_F(DecodeTest, AttentionMassAddsUpAndDependsOnNothingButTheTokens) {
+  const std::vector<int32_t> prompt = SomeTokens(600, 4);
+  const auto measure = [&](engine::PromptStatistics wanted, uint32_t chunk_tokens) {
+    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded_->account);
+    MassProbe probe(wanted);
+    engine::PrefillOptions options;
+    options.chunk_tokens = chunk_tokens;
+    std::vector<float> logits;
+    const Status status = loaded_->engine->Prefill(sequence, prompt, probe, options, &logits);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return probe.layers;
+  };
+  const auto mass = measure(engine::PromptStatistics::kMass, 512);
+  ASSERT_EQ(mass.size(), loaded_->model->params().num_layers);
+  for (const auto& layer : mass) {
+    ASSERT_EQ(layer.size(), 3U);
+    for (const std::vector<float>& head : layer) {
+      ASSERT_EQ(head.size(), 600U);
+      // Three query heads a KV head, and every query's attention adds up to 1.
+      EXPECT_NEAR(std::accumulate(head.begin(), head.end(), 0.0), 3.0 * 600, 1e-2);
+      EXPECT_GT(head[0], head[599]);  // 600 queries see the first token, one sees the last
+    }
+  }
+  EXPECT_EQ(measure(engine::PromptStatistics::kMass, 512), mass);
+  EXPECT_EQ(measure(engine::PromptStatistics::kMass, 128), mass);
+  const auto sampled = measure(engine::PromptStatistics::kSampledMass, 512);
+  // Of 38 blocks of 16 queries the 1st, 9th, 17th, 25th, 33rd, and the last one with its 8.
+  EXPECT_NEAR(std::accumulate(sampled[1][2].begin(), sampled[1][2].end(), 0.0), 3.0 * (5 * 16 + 8), 1e-2);
+  EXPECT_TRUE(measure(engine::PromptStatistics::kNone, 512)[0].empty());
+}
+
+TEST_F(DecodeTest, MassIsMeasuredOfExactAttentionOnly) {
+  cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("spectrum"), &loaded_->account);
+  engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kEncodeAll, nullptr);
+  engine::PrefillOptions options;
+  options.attention = engine::PromptAttention::kQuantized;
+  std::vector<float> logits;
+  EXPECT_EQ(loaded_->engine->Prefill(sequence, SomeTokens(300, 1), encode, options, &logits).code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(DecodeTest, EveryRuleScopeAndImportanceRuns) {
+  const std::vector<int32_t> prompt = SomeTokens(400, 3);
+  std::vector<float> exact;
+  const cache::Sequence reference = Prefilled("fp16", prompt, &exact);
+  Prefilled("int8", prompt, &exact);  // the prompt itself is exact, with sinks of its own in the order of sums
+  for (const char* word :
+       {"spectrum:b=0.4", "spectrum:b=0.4,scope=layer", "spectrum:b=0.4,scope=model", "spectrum:b=0.4,importance=norm",
+        "spectrum:b=0.4,importance=norm,scope=model", "spectrum:b=0.4,importance=position",
+        "spectrum:b=0.4,importance=sampled,decay=0.01", "spectrum:b=0.4,policy=random",
+        "spectrum:b=0.4,policy=balanced", "spectrum:b=0.4,policy=balanced-even", "spectrum:b=0.3,policy=sink-protect",
+        "spectrum:b=0.3,policy=adaptive", "pdtrim:0.5", "pdtrim:0.5,first=0.5", "sws:0.5"}) {
+    std::vector<float> logits;
+    cache::Sequence sequence = Prefilled(word, prompt, &logits, codec::PromptTail::kEncodeAll);
+    EXPECT_EQ(logits, exact) << word;
+    EXPECT_EQ(sequence.num_tokens(), 400U) << word;
+    EXPECT_LT(sequence.stored_bytes(), reference.stored_bytes() * 7 / 10) << word;
+    const engine::DecodeItem item{&sequence, 5};
+    Step(std::span(&item, 1), &logits);
+    EXPECT_EQ(logits.size(), exact.size());
+  }
 }
 
 TEST_F(DecodeTest, Int8AnswersStayCloseToExactOnes) {

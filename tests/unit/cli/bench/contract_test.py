@@ -135,7 +135,7 @@ class BenchContractTest(unittest.TestCase):
         self.assertEqual(len(self.report("codec", env=env)["arms"]), 3)
 
     def test_wrong_usage_is_status_2(self):
-        for words, expected in (((), "subcommand"), (("dance",), "subcommand"), (("codec", "--dance"), "--dance"),
+        for words, expected in (((), "no command"), (("dance",), "dance"), (("codec", "--dance"), "--dance"),
                                 (("codec", "--compare", "llama.cpp"), "--compare"),
                                 (("codec", "--head-dim", "33"), "--head-dim"), (("codec", "--kv", "int3"), "int3"),
                                 (("attention", "--q-heads", "9"), "--q-heads"),
