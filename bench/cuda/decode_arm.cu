@@ -99,7 +99,6 @@ DecodeArm::DecodeArm(const FormatSpec& format, BatchKind kind, const kernels::cu
   kernels::cuda::DecodeCosts& costs = kernel_.costs;
   if (wanted.overhead >= 0) costs.tile_overhead = static_cast<uint32_t>(wanted.overhead);
   if (wanted.fine_below >= 0) costs.fine_below = static_cast<uint32_t>(wanted.fine_below);
-  if (wanted.fine_above_percent >= 0) costs.fine_above_percent = static_cast<uint32_t>(wanted.fine_above_percent);
   if (wanted.least_bytes >= 0) costs.least_bytes = static_cast<uint32_t>(wanted.least_bytes);
   LayOut(format, Lengths(wanted.batch, wanted.tokens, kind), sample);
   MakePools(sample);

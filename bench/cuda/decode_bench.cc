@@ -154,8 +154,6 @@ Options Parse(int argc, char** argv) {
       options.wanted.overhead = std::atoi(value);
     } else if (flag == "--fine-below") {
       options.wanted.fine_below = std::atoi(value);
-    } else if (flag == "--fine-above") {
-      options.wanted.fine_above_percent = std::atoi(value);
     } else if (flag == "--least-bytes") {
       options.wanted.least_bytes = std::atoi(value);
     } else {

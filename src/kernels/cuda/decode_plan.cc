@@ -97,8 +97,7 @@ class Planner {
     const uint32_t unit = std::max(1U, costs_.unit_tiles[static_cast<size_t>(segment.format)]);
     const uint32_t smallest = segment.format == DecodeFormat::kPair ? kPairSplitTiles : 1;
     // Pieces of a load even out shares of a few loads; a share below one load is better left alone.
-    const bool fine =
-        share_ < costs_.fine_below && share_ * 100 >= unit * TileCost(segment) * costs_.fine_above_percent;
+    const bool fine = share_ < costs_.fine_below && share_ >= unit * TileCost(segment);
     return fine ? std::min(unit, smallest) : unit;
   }
 

@@ -49,10 +49,9 @@ struct DecodeCosts {
   uint32_t tile_overhead = 0;
   /// Splits fall on multiples of so many tiles inside a segment: whole loads of the inner loop.
   std::array<uint32_t, kNumDecodeFormats> unit_tiles{};
-  /// Below so many bytes a warp, but not below that share of a load, splits may fall on any kPairSplitTiles tiles of a
+  /// Below so many bytes a warp, but not below one load, splits may fall on any kPairSplitTiles tiles of a
   /// pair page, and on any tile elsewhere.
   uint32_t fine_below = 0;
-  uint32_t fine_above_percent = 100;
   /// No warp is given less than about that many bytes: merging costs more.
   uint32_t least_bytes = 0;
 };

@@ -57,7 +57,6 @@ struct AttentionMeasurement {
   int overhead = -1;
   int fine_below = -1;
   int least_bytes = -1;
-  int fine_above_percent = -1;
 };
 /// Errors  kPrecisionUnsupported: a format there is not; kModelUnsupported; kNotFound: no GPU; kInternal: the driver's
 ///         message, or an arm that is not within 3e-3 of the reference
