@@ -1,6 +1,5 @@
 #include "support/endpoint_pair.h"
 
-#include <cstdlib>
 #include <thread>
 
 #include "kvant/transport/loopback.h"
@@ -25,25 +24,16 @@ EndpointPair ConnectByUcx(const transport::UcxOptions& options) {
 }  // namespace
 
 std::vector<Carrier> Carriers() {
-  return transport::HasUcx() ? std::vector{Carrier::kLoopback, Carrier::kUcxTcp, Carrier::kUcxSharedMemory}
-                             : std::vector{Carrier::kLoopback};
+  return transport::HasUcx() ? std::vector{Carrier::kLoopback, Carrier::kUcx} : std::vector{Carrier::kLoopback};
 }
 
-std::string CarrierName(Carrier carrier) {
-  switch (carrier) {
-    case Carrier::kLoopback: return "Loopback";
-    case Carrier::kUcxTcp: return "UcxTcp";
-    case Carrier::kUcxSharedMemory: return "UcxSharedMemory";
-  }
-  return "unknown";
-}
+std::string CarrierName(Carrier carrier) { return carrier == Carrier::kLoopback ? "Loopback" : "Ucx"; }
 
 EndpointPair Connect(Carrier carrier, double gigabits_per_second, uint64_t max_queued_bytes) {
   if (carrier == Carrier::kLoopback) {
     transport::LoopbackPair pair = transport::MakeLoopback({gigabits_per_second, max_queued_bytes}).value();
     return {std::move(pair.first), std::move(pair.second)};
   }
-  setenv("UCX_TLS", carrier == Carrier::kUcxTcp ? "tcp" : "tcp,shm", 1);  // UCX reads it when a context is made
   return ConnectByUcx({.gigabits_per_second = gigabits_per_second, .max_queued_bytes = max_queued_bytes});
 }
 

@@ -9,7 +9,7 @@
 namespace kvant::test {
 
 /// What joins two endpoints of this process.
-enum class Carrier : uint8_t { kLoopback, kUcxTcp, kUcxSharedMemory };
+enum class Carrier : uint8_t { kLoopback, kUcx };
 
 /// Those this build has.
 std::vector<Carrier> Carriers();

@@ -9,8 +9,8 @@
 
 namespace kvant::transport {
 
-/// Endpoints of two processes, over UCX active messages: TCP, shared memory or RDMA, as UCX chooses (its own variables,
-/// UCX_TLS and UCX_NET_DEVICES, are read by UCX itself).
+/// Endpoints of two processes, over UCX active messages: TCP or RDMA, as UCX chooses (its own variables, UCX_TLS and
+/// UCX_NET_DEVICES, are read by UCX itself). Not shared memory: UCX 1.13 has none that notices a dead peer.
 ///
 /// A message beyond 8 KiB is announced, and its bytes are fetched into memory of the receiver's only when a Receive of
 /// at least that size has been made, so a peer cannot make this side allocate. Nothing is encrypted.
