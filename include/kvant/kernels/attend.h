@@ -42,6 +42,8 @@ struct AttendQueries {
   uint32_t head_dim = 0;
   float scale = 1.0F;                  ///< of the logits, before the softmax (1/sqrt(head_dim) as a rule)
   std::span<const int32_t> positions;  ///< [num_queries]; a query sees tokens at positions up to its own
+  uint32_t window = 0;                 ///< tokens that a query sees, its own position included; 0: all before it
+  float logit_cap = 0.0F;  ///< a logit, with the mean of equalized keys in it, becomes cap · tanh(logit / cap); 0: none
 
   uint32_t num_rows() const { return num_queries * q_heads_per_kv_head; }
 };

@@ -102,14 +102,20 @@ uint32_t TokensUpTo(const AttendSegment& segment, uint32_t first, uint32_t num_t
   return static_cast<uint32_t>(std::clamp<int64_t>(position - first_position + 1, 0, num_tokens));
 }
 
-// How many tokens of a stretch the rows of a block see; returns the largest.
+// Which tokens of a stretch the rows of a block see: [hidden, visible). Returns the largest visible, 0 where no row
+// sees any.
 uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, const AttendSegment& segment, uint32_t first,
                     uint32_t num_tokens, RowBlock& block) {
   uint32_t reach = 0;
   for (uint32_t r = 0; r < block.num_rows; ++r) {
     const int32_t position = queries.positions[(first_row + r) / queries.q_heads_per_kv_head];
     block.visible[r] = TokensUpTo(segment, first, num_tokens, position);
-    reach = std::max(reach, block.visible[r]);
+    block.hidden[r] = 0;
+    if (queries.window > 0) {
+      const int64_t left = int64_t{position} - queries.window;
+      block.hidden[r] = left < 0 ? 0 : TokensUpTo(segment, first, num_tokens, static_cast<int32_t>(left));
+    }
+    reach = std::max(reach, block.visible[r] > block.hidden[r] ? block.visible[r] : 0);
   }
   return reach;
 }
@@ -141,6 +147,7 @@ RowAttention::RowAttention(Isa isa, const AttendQueries& queries, AttendScratch&
   for (uint32_t b = 0; b < num_blocks; ++b, elems += block_elems) {
     RowBlock& block = *new (blocks + b) RowBlock;
     block.num_rows = std::min(kRowBlock, queries.num_rows() - b * kRowBlock);
+    block.cap_bits = queries.logit_cap * std::numbers::log2e_v<float>;
     block.q = elems;
     block.x = reinterpret_cast<int32_t*>(elems + q_elems);
     block.out = elems + q_elems + x_elems;

@@ -50,7 +50,9 @@ struct Fetch {
 ///         out [num_rows][value_channels] fp32
 struct RowBlock {
   uint32_t num_rows;
-  uint32_t visible[kRowBlock];                   ///< tokens of the stretch each row may see: a prefix
+  float cap_bits;                                ///< the cap of the logits, in bits as they are; 0: none
+  uint32_t hidden[kRowBlock];                    ///< tokens of the stretch that have left the row's window: a prefix
+  uint32_t visible[kRowBlock];                   ///< end of the tokens each row may see
   float max[kRowBlock];                          ///< running maximum of the logits, which are in bits: times log2 e
   alignas(64) float sum[kRowBlock][kMaxLanes];   ///< Σ 2^(logit - max), lane by lane
   alignas(64) float zero[kRowBlock][kMaxLanes];  ///< Σ 2^(logit - max) · value zero, which all channels share

@@ -65,15 +65,27 @@ double Dot(const float* a, const float* b, size_t count) {
   return sum;
 }
 
+double Capped(double logit, float cap) {
+  return cap > 0.0F ? static_cast<double>(cap) * std::tanh(logit / static_cast<double>(cap)) : logit;
+}
+
+bool Sees(const AttendQueries& queries, int32_t position, int32_t token) {
+  return token <= position && (queries.window == 0 || token > int64_t{position} - queries.window);
+}
+
 // Two passes over the visible tokens: the maximum, then the weighted values.
-void AttendRow(const float* q, double scale, size_t head_dim, int32_t position, const std::vector<PlainSlice>& slices,
+void AttendRow(const AttendQueries& queries, const float* q, int32_t position, const std::vector<PlainSlice>& slices,
                std::span<float> dst) {
+  const size_t head_dim = queries.head_dim;
   std::vector<double> logits;
   std::vector<const float*> values;
   for (const PlainSlice& slice : slices) {
-    for (uint32_t t = 0; t < slice.num_tokens && slice.positions[t] <= position; ++t) {
-      logits.push_back(scale * Dot(q, slice.keys.data() + t * head_dim, head_dim));
-      values.push_back(slice.values.data() + t * head_dim);
+    for (uint32_t t = 0; t < slice.num_tokens; ++t) {
+      if (Sees(queries, position, slice.positions[t])) {
+        const double logit = static_cast<double>(queries.scale) * Dot(q, slice.keys.data() + t * head_dim, head_dim);
+        logits.push_back(Capped(logit, queries.logit_cap));
+        values.push_back(slice.values.data() + t * head_dim);
+      }
     }
   }
   KVANT_CHECK(!logits.empty(), "every row sees at least its own token");
@@ -100,9 +112,8 @@ void AttendRef(const AttendQueries& queries, std::span<const AttendSlice> slices
   for (uint32_t row = 0; row < queries.num_rows(); ++row) {
     const uint32_t query = row / queries.q_heads_per_kv_head;
     const uint32_t head = row % queries.q_heads_per_kv_head;
-    AttendRow(queries.data + query * queries.query_stride + head * queries.head_stride,
-              static_cast<double>(queries.scale), queries.head_dim, queries.positions[query], plain,
-              dst.subspan(size_t{row} * queries.head_dim, queries.head_dim));
+    AttendRow(queries, queries.data + query * queries.query_stride + head * queries.head_stride,
+              queries.positions[query], plain, dst.subspan(size_t{row} * queries.head_dim, queries.head_dim));
   }
 }
 

@@ -44,9 +44,24 @@ float LoadValueParams(const Stretch& stretch, uint32_t padded, StretchMemory& me
   return max / kLargestX;
 }
 
+/// Logits become cap · tanh(logit / cap), all in bits: with z = e^(-2 logit / cap), 2 cap / (1 + z) - cap.
+template <class V>
+void CapRow(float cap, uint32_t padded, float* p) {
+  constexpr float kLog2E = 1.44269504F;
+  const auto least = V::Set(-30.0F * cap);  // where tanh has long been -1, and z is still a number
+  const auto to_z = V::Set(-2.0F * kLog2E / cap);
+  for (uint32_t t = 0; t < padded; t += V::kLanes) {
+    const auto z = Exp2<V>(V::Mul(V::Max(V::Load(p + t), least), to_z));
+    V::Store(p + t, V::Add(V::Div(V::Set(2.0F * cap), V::Add(z, V::Set(1.0F))), V::Set(-cap)));
+  }
+}
+
 /// Hides what a row does not see; the largest logit of what it does, or -infinity.
 template <class V>
-float MaskRow(uint32_t visible, uint32_t padded, float* p) {
+float MaskRow(uint32_t hidden, uint32_t visible, uint32_t padded, float* p) {
+  for (uint32_t t = 0; t < hidden; ++t) {
+    p[t] = -__builtin_inff();
+  }
   for (uint32_t t = visible; t < padded; ++t) {
     p[t] = -__builtin_inff();
   }
@@ -124,13 +139,13 @@ void SoftmaxRows(const Stretch& stretch, uint32_t padded, RowBlock& rows, Stretc
   }
   float max[kRowBlock];
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    max[row] = MaskRow<V>(rows.visible[row], padded, memory.p[row]);
+    max[row] = MaskRow<V>(rows.hidden[row], rows.visible[row], padded, memory.p[row]);
   }
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
     if (max[row] > rows.max[row]) {
       RaiseMax<V>(max[row], stretch.value_channels, rows, row);
     }
-    const bool sees = rows.visible[row] > 0;
+    const bool sees = rows.visible[row] > rows.hidden[row];
     const float reference = codec::HasScale(kCodec) && sees ? max[row] : sees ? rows.max[row] : 0.0F;
     const RowSums<V> sums = WeighRow<V, kCodec>(reference, padded, row, memory);
     const auto factor = Exp2<V>(V::Set(sees ? reference - rows.max[row] : 0.0F));

@@ -56,6 +56,9 @@ struct LanesPortable {
   static F Max(F a, F b) {
     return Make<F>([&](uint32_t i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
   }
+  static F Div(F a, F b) {
+    return Make<F>([&](uint32_t i) { return a.v[i] / b.v[i]; });
+  }
   static F Abs(F a) {
     return Make<F>([&](uint32_t i) { return std::fabs(a.v[i]); });
   }

@@ -122,6 +122,52 @@ TEST_P(AttendIsaTest, TokensThatStandApartAreSeenFromTheirPositionsOn) {
   }
 }
 
+// Windows that begin in a stretch, between two and before all; each row has its own.
+TEST_P(AttendIsaTest, AWindowHidesWhatHasLeftIt) {
+  for (const TokenCodec codec : kAllCodecs) {
+    for (const uint32_t window : {1U, 7U, 128U, 200U, 299U, 300U, 5000U}) {
+      const RandomSegment sinks({TokenCodec::kFp16, 64, 4, false, 0.0F, 16, 0}, 1);
+      const RandomSegment middle({codec, 64, 500, codec != TokenCodec::kFp16, 20.0F, 128, 4}, 2);
+      const RandomSegment tail({TokenCodec::kFp16, 64, 21, false, 0.0F, 128, 504}, 3);
+      const RandomQueries queries(64, 3, {524, 510, 505, 300, 131, 2}, 4);
+      AttendQueries view = queries.view();
+      view.window = window;
+      const AttendSlice chunk[] = {sinks.All(), middle.All(), tail.All()};
+      const double error = RelativeError(AttendAll(GetParam(), view, chunk), AttendAllRef(view, chunk));
+      EXPECT_LE(error, Bound(codec)) << codec::TokenCodecName(codec) << " window " << window;
+    }
+  }
+}
+
+TEST_P(AttendIsaTest, AWindowCountsPositionsNotTokens) {
+  const RandomSegment odd({TokenCodec::kInt8, 64, 300, true, 5.0F, 128, 1, 2}, 1);
+  const RandomSegment even({TokenCodec::kFp16, 64, 300, false, 0.0F, 128, 0, 2}, 2);
+  const RandomQueries queries(64, 3, {0, 1, 63, 255, 256, 257, 400, 599}, 4);
+  AttendQueries view = queries.view();
+  view.window = 64;
+  const AttendSlice chunk[] = {odd.All(), even.All()};
+  EXPECT_LE(RelativeError(AttendAll(GetParam(), view, chunk), AttendAllRef(view, chunk)), Bound(TokenCodec::kInt8));
+}
+
+// Of logits far below, around and far above the cap; the mean of equalized keys is inside.
+TEST_P(AttendIsaTest, ACapBendsTheLogits) {
+  for (const TokenCodec codec : kAllCodecs) {
+    for (const float scale : {0.125F, 1.0F, 20.0F}) {
+      for (const float cap : {0.5F, 5.0F, 50.0F}) {
+        const RandomSegment segment({codec, 64, 300, codec != TokenCodec::kFp16, 3.0F}, 11);
+        const RandomQueries queries(64, 3, {299, 150}, 12);
+        AttendQueries view = queries.view();
+        view.scale = scale;
+        view.logit_cap = cap;
+        const AttendSlice chunk[] = {segment.All()};
+        const double bound = scale > 10.0F ? 0.02 : 2 * Bound(codec);
+        EXPECT_LE(RelativeError(AttendAll(GetParam(), view, chunk), AttendAllRef(view, chunk)), bound)
+            << codec::TokenCodecName(codec) << " scale " << scale << " cap " << cap;
+      }
+    }
+  }
+}
+
 TEST_P(AttendIsaTest, MassIsWhatTheRowsPayEachToken) {
   for (const uint32_t heads : {1U, 3U, 8U}) {
     const RandomSegment segment({TokenCodec::kFp16, 80, 300}, 5);
