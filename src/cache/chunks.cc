@@ -43,29 +43,35 @@ uint32_t LayerCache::num_chunks_before(uint32_t tokens) const {
   return std::max(chunks + ChunksOf(after_sinks - in_encoded), 1U);
 }
 
+uint32_t LayerCache::first_chunk_of(uint32_t position) const {
+  return precision_.spectrum ? 0 : num_chunks_before(position) - 1;  // tiers hold any positions
+}
+
 // The sinks go with the first chunk; each tier and the residual are cut every kChunkTokens from their own beginning.
 ChunkSlices LayerCache::Chunk(uint32_t kv_head, uint32_t chunk) const {
   KVANT_CHECK(chunk < num_chunks(), "a chunk of this layer");
   ChunkSlices result;
-  const auto add = [&](const kernels::AttendSegment& segment, uint32_t first) {
-    const uint32_t tokens = std::min(kChunkTokens, segment.num_tokens - std::min(first, segment.num_tokens));
-    if (tokens > 0) {
-      result.slices[result.count++] = {segment, first, tokens};
+  const auto add = [&](const kernels::AttendSegment& segment, uint32_t first, uint32_t released) {
+    const uint32_t end = std::min(first + kChunkTokens, segment.num_tokens);
+    const uint32_t begin = std::max(first, released);
+    if (begin < end) {
+      result.slices[result.count++] = {segment, begin, end - begin};
     }
   };
   if (chunk == 0) {
-    add(SegmentOf(sinks_, kv_head, 0), 0);
+    add(SegmentOf(sinks_, kv_head, 0), 0, sinks_.num_released());
   }
   uint32_t index = chunk;
   for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4}) {
     const uint32_t chunks = ChunksOf(run(tier).num_tokens());
     if (index < chunks) {
-      add(TierSegment(tier, kv_head), index * kChunkTokens);
+      add(TierSegment(tier, kv_head), index * kChunkTokens, run(tier).num_released());
       return result;
     }
     index -= chunks;
   }
-  add(SegmentOf(residual_, kv_head, sinks_.num_tokens() + num_encoded()), index * kChunkTokens);
+  add(SegmentOf(residual_, kv_head, sinks_.num_tokens() + num_encoded()), index * kChunkTokens,
+      residual_.num_released());
   return result;
 }
 

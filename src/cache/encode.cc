@@ -139,6 +139,7 @@ void LayerCache::EncodeTier(const codec::Equalization* map, codec::Tier tier, ui
 Status LayerCache::EncodeDue(codec::PromptTail tail, ThreadPool* pool, const codec::TierMap* tiers) {
   const uint32_t count = num_due(tail);
   if (count == 0) {
+    FreeUnreachable();
     return OkStatus();
   }
   KVANT_CHECK(tiers == nullptr || (precision_.spectrum && tiers->counts.total() == count),
@@ -146,7 +147,9 @@ Status LayerCache::EncodeDue(codec::PromptTail tail, ThreadPool* pool, const cod
   if (precision_.equalize && !equalization_) {
     equalization_ = MeasureEqualization(pool);
   }
-  return MoveToEncoded(count, pool, tiers);
+  KVANT_RETURN_IF_ERROR(MoveToEncoded(count, pool, tiers));
+  FreeUnreachable();
+  return OkStatus();
 }
 
 Status LayerCache::ExtendTiers(const codec::TierCounts& counts) {

@@ -72,7 +72,7 @@ uint64_t LayerCache::allocated_bytes() const {
   return bytes;
 }
 
-uint64_t LayerCache::stored_bytes() const { return block_layout().total_bytes(); }
+uint64_t LayerCache::stored_bytes() const { return reachable_layout().total_bytes(); }
 
 Status LayerCache::ExtendExact(uint32_t count) {
   const uint32_t sink_room = num_encoded() + residual_.num_tokens() > 0
@@ -151,6 +151,12 @@ void LayerCache::LoadRun(const PageRun& run, uint32_t kv_head, uint32_t first, u
       auto* bytes = reinterpret_cast<uint8_t*>(at + size_t{offset} * shape_.head_dim);
       return codec::TokenRows{{bytes, n * row_bytes}, {}, {}};
     };
+    if (page * run.layout().capacity < run.num_released()) {  // out of every window: no query meets what becomes of it
+      std::fill_n(rows(keys).codes.data(), n * row_bytes, uint8_t{0});
+      std::fill_n(values == nullptr ? nullptr : rows(values).codes.data(), values == nullptr ? 0 : n * row_bytes,
+                  uint8_t{0});
+      return;
+    }
     rows_->load(run.layout(), run.record(page, kv_head), slot, n, rows(keys),
                 values == nullptr ? codec::TokenRows{} : rows(values));
   });

@@ -1,5 +1,6 @@
 #include "kvant/cache/page_run.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kvant/base/check.h"
@@ -15,6 +16,7 @@ PageRun::PageRun(PageRun&& other) noexcept
       page_bytes_(other.page_bytes_),
       account_(other.account_),
       pages_(std::exchange(other.pages_, {})),
+      released_pages_(std::exchange(other.released_pages_, 0)),
       num_tokens_(std::exchange(other.num_tokens_, 0)) {}
 
 PageRun& PageRun::operator=(PageRun&& other) noexcept {
@@ -24,6 +26,7 @@ PageRun& PageRun::operator=(PageRun&& other) noexcept {
     page_bytes_ = other.page_bytes_;
     account_ = other.account_;
     pages_ = std::exchange(other.pages_, {});
+    released_pages_ = std::exchange(other.released_pages_, 0);
     num_tokens_ = std::exchange(other.num_tokens_, 0);
   }
   return *this;
@@ -47,6 +50,14 @@ void PageRun::Shrink(uint32_t count) {
   FreePages(CeilDiv(num_tokens_, layout_.capacity));
 }
 
+void PageRun::Release(uint32_t token) {
+  const uint32_t end = std::min(token / layout_.capacity, static_cast<uint32_t>(pages_.size()));
+  for (; released_pages_ < end; ++released_pages_) {
+    // NOLINTNEXTLINE: allocated by AddPage, const for the readers' span
+    account_->FreePage(const_cast<std::byte*>(std::exchange(pages_[released_pages_], nullptr)), page_bytes_);
+  }
+}
+
 Status PageRun::AddPage() {
   KVANT_ASSIGN_OR_RETURN(const std::byte* page, account_->AllocatePage(page_bytes_));
   pages_.push_back(page);
@@ -54,13 +65,14 @@ Status PageRun::AddPage() {
 }
 
 void PageRun::FreePages(size_t keep) {
-  for (size_t i = keep; i < pages_.size(); ++i) {
+  for (size_t i = std::max<size_t>(keep, released_pages_); i < pages_.size(); ++i) {
     // NOLINTNEXTLINE: allocated by AddPage, const for the readers' span
     account_->FreePage(const_cast<std::byte*>(pages_[i]), page_bytes_);
   }
   if (keep < pages_.size()) {
     pages_.resize(keep);
   }
+  released_pages_ = std::min(released_pages_, static_cast<uint32_t>(pages_.size()));
 }
 
 std::byte* PageRun::record(uint32_t page, uint32_t kv_head) {

@@ -16,6 +16,21 @@ Sequence::Sequence(const codec::CacheShape& shape, const codec::Precision& preci
   }
 }
 
+void Sequence::SetWindows(std::span<const uint32_t> windows) {
+  KVANT_CHECK(windows.size() == layers_.size(), "a window a layer");
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].SetWindow(windows[i]);
+  }
+}
+
+uint64_t Sequence::reachable_bytes_fp16() const {
+  const uint64_t token_bytes =
+      uint64_t{2} * shape_.num_kv_heads * codec::RowBytes(codec::TokenCodec::kFp16, shape_.head_dim);
+  return std::accumulate(layers_.begin(), layers_.end(), uint64_t{0}, [&](uint64_t sum, const LayerCache& layer) {
+    return sum + layer.num_reachable() * token_bytes;
+  });
+}
+
 uint64_t Sequence::allocated_bytes() const {
   return std::accumulate(layers_.begin(), layers_.end(), uint64_t{0},
                          [](uint64_t sum, const LayerCache& layer) { return sum + layer.allocated_bytes(); });
@@ -29,7 +44,7 @@ uint64_t Sequence::stored_bytes() const {
 codec::BitsPerElement Sequence::bits() const {
   codec::BitsPerElement mean;
   for (const LayerCache& layer : layers_) {
-    const codec::BitsPerElement bits = codec::BitsOf(layer.block_layout());
+    const codec::BitsPerElement bits = codec::BitsOf(layer.reachable_layout());
     mean.payload += bits.payload / shape_.num_layers;
     mean.effective += bits.effective / shape_.num_layers;
   }
@@ -58,6 +73,9 @@ Status Sequence::ShrinkExact(uint32_t count) {
 
 Status Sequence::EncodeDue(ThreadPool* pool) {
   if (precision_.residual == codec::Precision::kEndlessResidual) {
+    for (LayerCache& layer : layers_) {
+      layer.FreeUnreachable();
+    }
     return OkStatus();
   }
   for (LayerCache& layer : layers_) {

@@ -12,7 +12,7 @@ void AttendChunks(const LayerCache& cache, uint32_t kv_head, uint32_t first, uin
   ChunkSlices chunk = cache.Chunk(kv_head, first);
   for (uint32_t i = first; i + 1 < first + count; ++i) {
     const ChunkSlices next = cache.Chunk(kv_head, i + 1);
-    rows.Attend(chunk.span(), next.slices.data(), partial_of(i));
+    rows.Attend(chunk.span(), next.count > 0 ? next.slices.data() : nullptr, partial_of(i));
     chunk = next;
   }
   rows.Attend(chunk.span(), nullptr, partial_of(first + count - 1));

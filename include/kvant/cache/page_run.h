@@ -23,7 +23,9 @@ class PageRun {
 
   const codec::TokenPageLayout& layout() const { return layout_; }
   uint32_t num_tokens() const { return num_tokens_; }
-  uint64_t allocated_bytes() const { return page_bytes_ * pages_.size(); }
+  /// Tokens at the front whose pages were released: a multiple of the capacity.
+  uint32_t num_released() const { return released_pages_ * layout_.capacity; }
+  uint64_t allocated_bytes() const { return page_bytes_ * (pages_.size() - released_pages_); }
   std::span<const std::byte* const> pages() const { return {pages_.data(), pages_.size()}; }
   size_t record_offset(uint32_t kv_head) const { return layout_.record_bytes * kv_head; }
 
@@ -32,6 +34,8 @@ class PageRun {
   Status Extend(uint32_t count);
   /// Take the last `count` tokens away again; pages that hold no token are freed.
   void Shrink(uint32_t count);
+  /// Free the pages that hold no slot from `token` on. Their tokens keep their numbers; nobody may read them.
+  void Release(uint32_t token);
 
   std::byte* record(uint32_t page, uint32_t kv_head);
   const std::byte* record(uint32_t page, uint32_t kv_head) const;
@@ -43,7 +47,8 @@ class PageRun {
   codec::TokenPageLayout layout_;
   uint64_t page_bytes_ = 0;
   MemoryAccount* account_ = nullptr;
-  std::vector<const std::byte*> pages_;
+  std::vector<const std::byte*> pages_;  ///< null where released
+  uint32_t released_pages_ = 0;
   uint32_t num_tokens_ = 0;
 };
 

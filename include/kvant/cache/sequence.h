@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -51,8 +52,17 @@ class LayerCache {
   codec::TierCounts tier_counts() const;
   /// What holds them: the layout of a block with the same tokens.
   codec::LayerBlockLayout block_layout() const;
+
+  /// The layer's queries see so many tokens, their own included; 0: all. What has left the window by the newest token
+  /// is hidden from every later query: pages that hold nothing else are freed at once, and after every EncodeDue.
+  void SetWindow(uint32_t tokens);
+  void FreeUnreachable();
+  /// Tokens the newest token's query sees.
+  uint32_t num_reachable() const { return num_tokens() - num_unreachable(); }
+  /// block_layout of those alone, dropped ones not counted out; of a spectrum's tiers a mean over the KV heads.
+  codec::LayerBlockLayout reachable_layout() const;
   uint64_t allocated_bytes() const;
-  /// Bytes that the stored tokens themselves need, metadata included, spare slots of pages not.
+  /// Bytes that the reachable tokens themselves need, metadata included, spare slots of pages not.
   uint64_t stored_bytes() const;
   const std::optional<codec::Equalization>& equalization() const { return equalization_; }
 
@@ -92,6 +102,9 @@ class LayerCache {
   uint32_t num_chunks() const { return num_chunks_before(num_tokens()); }
   /// Chunks that the first `tokens` tokens lie in; at least 1.
   uint32_t num_chunks_before(uint32_t tokens) const;
+  /// Chunks before it hold tokens at lower positions alone.
+  uint32_t first_chunk_of(uint32_t position) const;
+  /// No slices where all of the chunk was freed.
   ChunkSlices Chunk(uint32_t kv_head, uint32_t chunk) const;
 
  private:
@@ -105,6 +118,10 @@ class LayerCache {
   PageRun& run(codec::Tier tier) { return tiers_[static_cast<size_t>(tier)]; }
   const PageRun& run(codec::Tier tier) const { return tiers_[static_cast<size_t>(tier)]; }
   uint32_t num_encoded() const { return tier_counts().total(); }
+  /// How many of the first tokens have left the window.
+  uint32_t num_unreachable() const { return window_ == 0 ? 0 : num_tokens() - std::min(num_tokens(), window_); }
+  /// How many of a head's tokens of a tier stand before a position.
+  uint32_t TierTokensBefore(codec::Tier tier, uint32_t kv_head, uint32_t position) const;
 
   kernels::AttendSegment SegmentOf(const PageRun& run, uint32_t kv_head, uint32_t first_position) const;
   kernels::AttendSegment TierSegment(codec::Tier tier, uint32_t kv_head) const;
@@ -143,6 +160,7 @@ class LayerCache {
   std::array<PageRun, codec::kNumStoredTiers> tiers_;  ///< the encoded tokens, by tier
   uint32_t num_dropped_ = 0;
   PageRun residual_;
+  uint32_t window_ = 0;
   /// With a spectrum, where each tier's tokens stand. Shapes  [tier][num_kv_heads][tokens]
   std::array<std::vector<std::vector<int32_t>>, codec::kNumStoredTiers> positions_;
 };
@@ -157,7 +175,12 @@ class Sequence {
   LayerCache& layer(uint32_t index) { return layers_[index]; }
   const LayerCache& layer(uint32_t index) const { return layers_[index]; }
 
-  /// Tokens whose KV every layer holds.
+  /// SetWindow of every layer. Shapes  [num_layers]
+  void SetWindows(std::span<const uint32_t> windows);
+  /// Bytes that the reachable tokens would need at fp16.
+  uint64_t reachable_bytes_fp16() const;
+
+  /// Tokens whose KV every layer holds, reachable or not.
   uint32_t num_tokens() const { return layers_.back().num_tokens(); }
   uint64_t allocated_bytes() const;
   uint64_t stored_bytes() const;
@@ -166,7 +189,7 @@ class Sequence {
   /// One more token in every layer; on error none.
   Status ExtendExact(uint32_t count);
   Status ShrinkExact(uint32_t count);
-  /// After a step that generated tokens. With residual=inf nothing is ever due.
+  /// After a step that generated tokens. With residual=inf nothing is ever due, but windows move.
   Status EncodeDue(ThreadPool* pool);
 
  private:
