@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <filesystem>
 #include <memory>
@@ -62,9 +62,15 @@ Status RunModels(const std::string& models_dir, Console& console) {
     models.push_back(ToJson(found));
     rows.push_back(ToRow(found));
   }
-  console.PrintJson({{"models_dir", dir}, {"default", kDefaultModel}, {"models", models}});
+  console.PrintJson({{"models_dir", dir},
+                     {"default", kDefaultModel},
+                     {"models", models},
+                     {"architectures", engine::SupportedArchitectures()}});
   console.PrintText(paths.empty() ? "no models in " + Printable(dir) + ": run scripts/setup.sh for the default one\n"
                                   : FormatTable(rows, /*header=*/true));
+  if (!console.json()) {
+    console.PrintNote(fmt::format("architectures: {}", fmt::join(engine::SupportedArchitectures(), ", ")));
+  }
   return OkStatus();
 }
 

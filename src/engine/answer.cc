@@ -25,6 +25,7 @@ Result<uint32_t> AnswerLimit(const ModelParams& params, size_t prompt_tokens, co
 
 Status Answer::Run(cache::Sequence& sequence, int32_t first_token, uint32_t limit, GenerateReport* report) {
   const Clock::time_point begin = Clock::now();
+  sequence.SetWindows(engine_->model().params().windows);  // one that was received has none yet
   Clock::time_point last = begin;
   int32_t token = first_token;
   while (Emit(token, report)) {
@@ -79,15 +80,14 @@ void DescribeCache(const cache::Sequence& sequence, GenerateReport* report) {
   const codec::CacheShape& shape = sequence.shape();
   report->kv_bytes = sequence.stored_bytes();
   report->kv_bytes_allocated = sequence.allocated_bytes();
-  report->kv_bytes_fp16 = uint64_t{sequence.num_tokens()} * shape.num_layers * shape.num_kv_heads * 2 *
-                          codec::RowBytes(codec::TokenCodec::kFp16, shape.head_dim);
+  report->kv_bytes_fp16 = sequence.reachable_bytes_fp16();
   report->bits = sequence.bits();
   report->tiers = {};
   const double share = 1.0 / shape.num_layers;
   for (uint32_t layer = 0; layer < shape.num_layers; ++layer) {
-    const codec::TokenSplit split = sequence.layer(layer).split();
-    const codec::TierCounts counts = sequence.layer(layer).tier_counts();
-    report->tiers.fp16 += share * (split.num_sinks + counts.fp16 + split.num_tail);
+    const codec::LayerBlockLayout layout = sequence.layer(layer).reachable_layout();
+    const codec::TierCounts counts = layout.counts();
+    report->tiers.fp16 += share * (layout.split.num_sinks + counts.fp16 + layout.split.num_tail);
     report->tiers.int8 += share * counts.int8;
     report->tiers.int4 += share * counts.int4;
     report->tiers.dropped += share * counts.dropped;

@@ -196,8 +196,8 @@ std::span<const AttentionOp::Unit> AttentionOp::TakeUnits(uint32_t layer, int nu
   return std::span(units_).subspan(count > 0 ? first : 0, count);
 }
 
-kernels::AttendQueries AttentionOp::QueriesOf(const ggml_tensor* q, const BatchItem& item, uint32_t kv_head,
-                                              uint32_t first_row, uint32_t num_rows) const {
+kernels::AttendQueries AttentionOp::QueriesOf(uint32_t layer, const ggml_tensor* q, const BatchItem& item,
+                                              uint32_t kv_head, uint32_t first_row, uint32_t num_rows) const {
   kernels::AttendQueries queries;
   queries.data = RowOf(q, kv_head * q_heads_per_kv_head_, item.first_row + first_row);
   queries.query_stride = q->nb[2] / sizeof(float);
@@ -205,7 +205,9 @@ kernels::AttendQueries AttentionOp::QueriesOf(const ggml_tensor* q, const BatchI
   queries.num_queries = num_rows;
   queries.q_heads_per_kv_head = q_heads_per_kv_head_;
   queries.head_dim = params_.head_dim;
-  queries.scale = 1.0F / std::sqrt(static_cast<float>(params_.head_dim));
+  queries.scale = params_.query_scale;
+  queries.logit_cap = params_.attention_cap;
+  queries.window = params_.windows[layer];
   queries.positions = std::span(positions_).subspan(item.first_row + first_row, num_rows);
   return queries;
 }
@@ -219,7 +221,7 @@ void AttentionOp::AttendChunkUnits(uint32_t layer, uint32_t index, uint32_t coun
     return PartialAt(chunk_partials_.data() + of * partial_floats, q_heads_per_kv_head_, params_.head_dim);
   };
   Group& group = groups_[unit.group];
-  kernels::RowAttention rows(backend_->isa(), QueriesOf(dst->src[0], item, unit.kv_head, 0, 1), state.scratch);
+  kernels::RowAttention rows(backend_->isa(), QueriesOf(layer, dst->src[0], item, unit.kv_head, 0, 1), state.scratch);
   cache::AttendChunks(item.sequence->layer(layer), unit.kv_head, unit.first, count, rows,
                       [&](uint32_t chunk) { return partial(group.first_unit + chunk); });
   if (group.pending.fetch_sub(count, std::memory_order_acq_rel) > count) {
@@ -236,15 +238,18 @@ void AttentionOp::AttendChunkUnits(uint32_t layer, uint32_t index, uint32_t coun
 void AttentionOp::AttendBlockUnit(uint32_t layer, const Unit& unit, ggml_tensor* dst, ThreadState& state) {
   const BatchItem& item = items_[unit.item];
   const cache::LayerCache& cache = item.sequence->layer(layer);
-  const kernels::AttendQueries queries = QueriesOf(dst->src[0], item, unit.kv_head, unit.first, unit.count);
+  const kernels::AttendQueries queries = QueriesOf(layer, dst->src[0], item, unit.kv_head, unit.first, unit.count);
   const size_t partial_floats = PartialFloats(queries.num_rows(), params_.head_dim);
   const uint32_t num_chunks = cache.num_chunks_before(static_cast<uint32_t>(queries.positions.back()) + 1);
-  state.partials.resize(std::max(state.partials.size(), partial_floats * num_chunks));
+  const auto first_position = static_cast<uint32_t>(queries.positions.front());
+  const bool windowed = queries.window > 0 && first_position >= queries.window;
+  const uint32_t first_chunk = windowed ? cache.first_chunk_of(first_position - queries.window + 1) : 0;
+  state.partials.resize(std::max(state.partials.size(), partial_floats * (num_chunks - first_chunk)));
   state.views.clear();
   kernels::RowAttention rows(backend_->isa(), queries, state.scratch);
-  cache::AttendChunks(cache, unit.kv_head, 0, num_chunks, rows, [&](uint32_t chunk) {
-    state.views.push_back(
-        PartialAt(state.partials.data() + partial_floats * chunk, queries.num_rows(), params_.head_dim));
+  cache::AttendChunks(cache, unit.kv_head, first_chunk, num_chunks - first_chunk, rows, [&](uint32_t chunk) {
+    state.views.push_back(PartialAt(state.partials.data() + partial_floats * (chunk - first_chunk), queries.num_rows(),
+                                    params_.head_dim));
     return state.views.back();
   });
   Merge(item, unit.kv_head, unit.first, unit.count, dst, state);

@@ -104,8 +104,8 @@ class AttentionOp {
   /// `count` chunks of one query and KV head, from unit `index` on.
   void AttendChunkUnits(uint32_t layer, uint32_t index, uint32_t count, ggml_tensor* dst, ThreadState& state);
   void AttendBlockUnit(uint32_t layer, const Unit& unit, ggml_tensor* dst, ThreadState& state);
-  kernels::AttendQueries QueriesOf(const ggml_tensor* q, const BatchItem& item, uint32_t kv_head, uint32_t first_row,
-                                   uint32_t num_rows) const;
+  kernels::AttendQueries QueriesOf(uint32_t layer, const ggml_tensor* q, const BatchItem& item, uint32_t kv_head,
+                                   uint32_t first_row, uint32_t num_rows) const;
   bool MeasuresMass(const BatchItem& item, const Unit& unit) const;
   void AddMass(const cache::LayerCache& cache, uint32_t kv_head, uint32_t num_chunks, kernels::RowAttention& rows,
                ThreadState& state) const;

@@ -31,7 +31,9 @@ Engine::Engine(const Model* model, Backend* backend, uint32_t context_tokens)
 Engine::~Engine() = default;
 
 cache::Sequence Engine::NewSequence(const codec::Precision& precision, cache::MemoryAccount* account) const {
-  return {model_->cache_shape(), precision, backend_->isa(), account};
+  cache::Sequence sequence(model_->cache_shape(), precision, backend_->isa(), account);
+  sequence.SetWindows(model_->params().windows);
+  return sequence;
 }
 
 Status Engine::BuildDecodeGraph(uint32_t rows) {

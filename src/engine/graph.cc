@@ -11,7 +11,7 @@
 namespace kvant::engine {
 namespace {
 
-constexpr size_t kMaxNodes = 16384;  // a layer takes about 20
+constexpr size_t kMaxNodes = 16384;  // a layer takes about 30
 
 }  // namespace
 
@@ -66,20 +66,29 @@ GraphBuilder::GraphBuilder(const Model& model, uint32_t context_tokens)
 }
 
 ggml_tensor* GraphBuilder::Embed(ggml_context* ctx, ggml_tensor* tokens) const {
-  return ggml_get_rows(ctx, model_.token_embedding(), tokens);
+  ggml_tensor* rows = ggml_get_rows(ctx, model_.token_embedding(), tokens);
+  const float scale = model_.params().embedding_scale;
+  return scale == 1.0F ? rows : ggml_scale(ctx, rows, scale);
 }
 
 ggml_tensor* GraphBuilder::Norm(ggml_context* ctx, ggml_tensor* hidden, ggml_tensor* weight) const {
   return ggml_mul(ctx, ggml_rms_norm(ctx, hidden, model_.params().rms_epsilon), weight);
 }
 
-ggml_tensor* GraphBuilder::Rope(ggml_context* ctx, ggml_tensor* rows, ggml_tensor* positions) const {
+ggml_tensor* GraphBuilder::NormIf(ggml_context* ctx, ggml_tensor* rows, ggml_tensor* weight) const {
+  return weight == nullptr ? rows : Norm(ctx, rows, weight);
+}
+
+ggml_tensor* GraphBuilder::Rope(ggml_context* ctx, uint32_t layer, ggml_tensor* rows, ggml_tensor* positions) const {
   constexpr float kBetaFast = 32.0F;  // YaRN's, as in its paper and in libllama
   constexpr float kBetaSlow = 1.0F;
   const RopeParams& rope = model_.params().rope;
+  const bool windowed = model_.params().windows[layer] > 0;
+  const float base = windowed ? rope.window_base : rope.base;
+  const float factor = windowed ? rope.window_factor : rope.factor;
   const int mode = rope.layout == RopeLayout::kHalves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
   return ggml_rope_ext(ctx, rows, positions, rope_freq_factors_, static_cast<int>(rope.dims), mode,
-                       static_cast<int>(rope.original_context), rope.base, 1.0F / rope.factor, yarn_ext_factor_,
+                       static_cast<int>(rope.original_context), base, 1.0F / factor, yarn_ext_factor_,
                        yarn_attn_factor_, kBetaFast, kBetaSlow);
 }
 
@@ -94,7 +103,7 @@ Qkv GraphBuilder::AttentionInputs(ggml_context* ctx, uint32_t layer, ggml_tensor
     return ggml_reshape_3d(ctx, rows, params.head_dim, heads, hidden->ne[1]);
   };
   const auto turned = [&](ggml_tensor* rows, ggml_tensor* norm) {
-    return Rope(ctx, norm == nullptr ? rows : Norm(ctx, rows, norm), positions);
+    return Rope(ctx, layer, NormIf(ctx, rows, norm), positions);
   };
   ggml_tensor* q = project(weights.attn_q, weights.attn_q_bias, params.num_q_heads);
   ggml_tensor* k = project(weights.attn_k, weights.attn_k_bias, params.num_kv_heads);
@@ -105,16 +114,21 @@ Qkv GraphBuilder::AttentionInputs(ggml_context* ctx, uint32_t layer, ggml_tensor
 ggml_tensor* GraphBuilder::AfterAttention(ggml_context* ctx, uint32_t layer, ggml_tensor* attended,
                                           ggml_tensor* hidden) const {
   const LayerWeights& weights = model_.layers()[layer];
-  ggml_tensor* middle = ggml_add(ctx, ggml_mul_mat(ctx, weights.attn_output, attended), hidden);
+  ggml_tensor* added = NormIf(ctx, ggml_mul_mat(ctx, weights.attn_output, attended), weights.attn_post_norm);
+  ggml_tensor* middle = ggml_add(ctx, added, hidden);
   ggml_tensor* input = Norm(ctx, middle, weights.ffn_norm);
   ggml_tensor* gate = ggml_mul_mat(ctx, weights.ffn_gate, input);
   ggml_tensor* up = ggml_mul_mat(ctx, weights.ffn_up, input);
-  ggml_tensor* down = ggml_mul_mat(ctx, weights.ffn_down, ggml_swiglu_split(ctx, gate, up));
+  ggml_tensor* inner = model_.params().activation == Activation::kGelu ? ggml_geglu_split(ctx, gate, up)
+                                                                       : ggml_swiglu_split(ctx, gate, up);
+  ggml_tensor* down = NormIf(ctx, ggml_mul_mat(ctx, weights.ffn_down, inner), weights.ffn_post_norm);
   return ggml_add(ctx, down, middle);
 }
 
 ggml_tensor* GraphBuilder::Logits(ggml_context* ctx, ggml_tensor* hidden) const {
-  return ggml_mul_mat(ctx, model_.output(), Norm(ctx, hidden, model_.output_norm()));
+  ggml_tensor* logits = ggml_mul_mat(ctx, model_.output(), Norm(ctx, hidden, model_.output_norm()));
+  const float cap = model_.params().output_cap;
+  return cap == 0.0F ? logits : ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, logits, 1.0F / cap)), cap);
 }
 
 }  // namespace kvant::engine

@@ -56,7 +56,8 @@ class GraphBuilder {
 
  private:
   ggml_tensor* Norm(ggml_context* ctx, ggml_tensor* hidden, ggml_tensor* weight) const;
-  ggml_tensor* Rope(ggml_context* ctx, ggml_tensor* rows, ggml_tensor* positions) const;
+  ggml_tensor* NormIf(ggml_context* ctx, ggml_tensor* rows, ggml_tensor* weight) const;  ///< weight may be null
+  ggml_tensor* Rope(ggml_context* ctx, uint32_t layer, ggml_tensor* rows, ggml_tensor* positions) const;
 
   const Model& model_;
   ggml_tensor* rope_freq_factors_;

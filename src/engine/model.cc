@@ -121,8 +121,10 @@ LayerWeights Model::MapLayer(uint32_t layer) const {
                           .attn_q_norm = maybe("attn_q_norm.weight"),
                           .attn_k_norm = maybe("attn_k_norm.weight"),
                           .attn_output = need("attn_output.weight"),
+                          .attn_post_norm = maybe("post_attention_norm.weight"),
                           .ffn_norm = need("ffn_norm.weight"),
-                          .ffn_down = need("ffn_down.weight")};
+                          .ffn_down = need("ffn_down.weight"),
+                          .ffn_post_norm = maybe("post_ffw_norm.weight")};
   if (ggml_tensor* qkv = maybe("attn_qkv.weight"); qkv != nullptr) {
     const uint64_t q_rows = uint64_t{params().num_q_heads} * params().head_dim;
     const uint64_t kv_rows = uint64_t{params().num_kv_heads} * params().head_dim;

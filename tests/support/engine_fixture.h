@@ -47,6 +47,16 @@ inline std::string DefaultModelPath() {
   return std::filesystem::exists(path) ? path : std::string();
 }
 
+/// Gemma 3 270M as scripts/gemma.sh lays it down, or an empty string.
+inline std::string GemmaModelPath() {
+  const char* set = std::getenv("KVANT_TEST_GEMMA");
+  const char* home = std::getenv("HOME");
+  const std::string path =
+      set != nullptr ? set
+                     : std::string(home != nullptr ? home : "") + "/.local/share/kvant/models/gemma-3-270m-q4_k_m.gguf";
+  return std::filesystem::exists(path) ? path : std::string();
+}
+
 /// The evaluation data folder, or an empty string where it is absent.
 inline std::string EvalDataDir() {
   const std::string path = std::string(KVANT_SOURCE_DIR) + "/../shared/evaldata";

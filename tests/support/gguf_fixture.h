@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvant/base/status.h"
 
@@ -34,7 +35,14 @@ struct TinyModelParams {
   uint32_t context_length = 512;
   TinyScaling scaling = TinyScaling::kNone;
   float scaling_factor = 4.0F;
+  float rope_base = 10000.0F;
   bool qkv_bias = true;  ///< where the architecture has one
+  uint32_t window = 0;   ///< 0: no key
+  std::optional<uint32_t> window_pattern;
+  std::optional<std::vector<bool>> window_layers;  ///< the pattern as an array
+  std::optional<float> window_base;
+  float attention_cap = 0.0F;  ///< 0: no key
+  float output_cap = 0.0F;
   bool tied_embeddings = true;
   uint64_t seed = 1;
   float gain = 3.0F;           ///< standard deviation of attention scores and logits; 3 makes peaked rows

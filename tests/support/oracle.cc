@@ -99,7 +99,8 @@ std::vector<float> OracleLogits(const std::string& model_path, std::span<const i
     }
     EXPECT_EQ(llama_decode(context, batch), 0);
     const float* rows = llama_get_logits(context);
-    logits.insert(logits.end(), rows, rows + count * vocab_size);
+    const size_t skipped = std::min(count, options.first_row - std::min(options.first_row, first));
+    logits.insert(logits.end(), rows + skipped * vocab_size, rows + count * vocab_size);
   }
   if (options.attention_entropy != nullptr) {
     EXPECT_GT(meter.rows, 0U) << "libllama's softmax rows were not seen";

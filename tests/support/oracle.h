@@ -16,9 +16,11 @@ struct OracleOptions {
   double* attention_entropy = nullptr;
   /// Tokens that a row of a sliding-window layer sees; the uniform row of every layer then has no more.
   uint32_t window = UINT32_MAX;
+  /// Rows before it are computed and not returned: large vocabularies make large matrices.
+  size_t first_row = 0;
 };
 
-/// Logits [tokens, vocab_size] of libllama over its f16 cache. Fails the test when libllama cannot.
+/// Logits [tokens - first_row, vocab_size] of libllama over its f16 cache. Fails the test when libllama cannot.
 std::vector<float> OracleLogits(const std::string& model_path, std::span<const int32_t> tokens,
                                 const OracleOptions& options);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -7,16 +8,18 @@
 
 namespace kvant::test {
 
-/// Logits [tokens, vocab_size] of a prompt through our engine over an exact cache.
-inline std::vector<float> OurLogits(LoadedModel& loaded, std::span<const int32_t> tokens, uint32_t chunk_tokens) {
+/// Logits [tokens - first_row, vocab_size] of a prompt through our engine over an exact cache.
+inline std::vector<float> OurLogits(LoadedModel& loaded, std::span<const int32_t> tokens, uint32_t chunk_tokens,
+                                    size_t first_row = 0) {
   cache::Sequence sequence = loaded.engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded.account);
   engine::EncodeInPlace consumer(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
   std::vector<float> all;
   std::vector<float> last;
   engine::PrefillOptions options;
   options.chunk_tokens = chunk_tokens;
-  options.all_logits = [&](uint32_t, uint32_t, std::span<const float> logits) {
-    all.insert(all.end(), logits.begin(), logits.end());
+  options.all_logits = [&](uint32_t first, uint32_t rows, std::span<const float> logits) {
+    const size_t skipped = std::min<size_t>(rows, first_row - std::min<size_t>(first_row, first));
+    all.insert(all.end(), logits.begin() + static_cast<ptrdiff_t>(skipped * logits.size() / rows), logits.end());
   };
   const Status status = loaded.engine->Prefill(sequence, tokens, consumer, options, &last);
   EXPECT_TRUE(status.ok()) << status.message();

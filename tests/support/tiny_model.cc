@@ -12,7 +12,6 @@
 namespace kvant::test {
 namespace {
 
-constexpr float kRopeBase = 10000.0F;
 constexpr float kLongRopeAttentionFactor = 1.2F;
 
 // What a fixture of an architecture must hold beside what all have.
@@ -21,12 +20,15 @@ struct Traits {
   bool fused = false;  // QKV in one matrix, gate and up in another
   bool biases = false;
   bool qk_norms = false;
+  bool post_norms = false;
 };
 constexpr Traits kTraits[] = {
     {.architecture = "llama"},
     {.architecture = "qwen2", .biases = true},
     {.architecture = "qwen3", .qk_norms = true},
     {.architecture = "phi3", .fused = true},
+    {.architecture = "gemma2", .post_norms = true},
+    {.architecture = "gemma3", .qk_norms = true, .post_norms = true},
 };
 
 const Traits* FindTraits(const std::string& architecture) {
@@ -66,10 +68,33 @@ void AddHyperParameters(const Keys& keys, const TinyModelParams& params) {
   keys.U32("attention.head_count_kv", params.num_kv_heads);
   keys.F32("attention.layer_norm_rms_epsilon", 1e-5F);
   keys.U32("rope.dimension_count", RopeDims(params));
-  keys.F32("rope.freq_base", kRopeBase);
+  keys.F32("rope.freq_base", params.rope_base);
   if (params.embedding > 0) {
     keys.U32("attention.key_length", params.head_dim);
     keys.U32("attention.value_length", params.head_dim);
+  }
+}
+
+void AddWindowsAndCaps(const Keys& keys, const TinyModelParams& params) {
+  if (params.window > 0) {
+    keys.U32("attention.sliding_window", params.window);
+  }
+  if (params.window_pattern) {
+    keys.U32("attention.sliding_window_pattern", *params.window_pattern);
+  }
+  if (params.window_layers) {
+    const std::vector<uint8_t> flags(params.window_layers->begin(), params.window_layers->end());
+    gguf_set_arr_data(keys.out, (keys.prefix + "attention.sliding_window_pattern").c_str(), GGUF_TYPE_BOOL,
+                      flags.data(), flags.size());
+  }
+  if (params.window_base) {
+    keys.F32("rope.freq_base_swa", *params.window_base);
+  }
+  if (params.attention_cap > 0) {
+    keys.F32("attn_logit_softcapping", params.attention_cap);
+  }
+  if (params.output_cap > 0) {
+    keys.F32("final_logit_softcapping", params.output_cap);
   }
 }
 
@@ -126,6 +151,10 @@ void DeclareLayer(const Declare& declare, const TinyModelParams& params, const T
     declare.Vector("attn_q_norm.weight", params.head_dim);
     declare.Vector("attn_k_norm.weight", params.head_dim);
   }
+  if (traits.post_norms) {
+    declare.Vector("post_attention_norm.weight", embedding);
+    declare.Vector("post_ffw_norm.weight", embedding);
+  }
   declare.Matrix("attn_output.weight", q_rows, embedding);
   declare.Vector("ffn_norm.weight", embedding);
   declare.Matrix("ffn_up.weight", embedding, traits.fused ? 2 * feed_forward : feed_forward);
@@ -157,7 +186,7 @@ void FillFreqFactors(const TinyModelParams& params, std::span<float> factors) {
   const float short_wave = original / 4.0F;  // high_freq_factor 4
   for (size_t i = 0; i < factors.size(); ++i) {
     const float exponent = 2.0F * static_cast<float>(i) / static_cast<float>(params.head_dim);
-    const float wave = 2.0F * std::numbers::pi_v<float> * std::pow(kRopeBase, exponent);
+    const float wave = 2.0F * std::numbers::pi_v<float> * std::pow(params.rope_base, exponent);
     const float smooth = std::clamp((original / wave - 1.0F) / 3.0F, 0.0F, 1.0F);
     factors[i] = wave < short_wave  ? 1.0F
                  : wave > long_wave ? params.scaling_factor
@@ -244,6 +273,7 @@ Status WriteTinyModel(const TinyModelParams& params, const std::string& path) {
   const Keys keys{writer.metadata(), params.architecture + "."};
   AddHyperParameters(keys, params);
   AddScaling(keys, params);
+  AddWindowsAndCaps(keys, params);
   AddTinyTokenizer(writer.metadata(), params.vocab_size, params.pre);
   DeclareTensors(writer, params, *traits);
   Weights weights(params, *traits);

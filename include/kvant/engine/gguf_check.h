@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kvant/base/status.h"
 
@@ -16,6 +18,9 @@ enum class RopeLayout : uint8_t {
 /// How angles are changed beyond the trained context. Llama 3's scaling is kNone with `has_freq_factors`.
 enum class RopeScaling : uint8_t { kNone = 0, kLinear = 1, kYarn = 2 };
 
+/// What the gate of the feed-forward network passes through.
+enum class Activation : uint8_t { kSilu = 0, kGelu = 1 };
+
 struct RopeParams {
   RopeLayout layout = RopeLayout::kInterleaved;
   uint32_t dims = 0;  ///< channels turned, even, the first ones of a head; the others are left alone
@@ -28,6 +33,8 @@ struct RopeParams {
   /// LongRoPE: the file has two such lists, `rope_factors_long` for contexts beyond original_context,
   /// `rope_factors_short`
   bool has_long_factors = false;
+  float window_base = 10000.0F;  ///< base and factor of the layers with a sliding window
+  float window_factor = 1.0F;
 };
 
 /// Shape and constants of a decoder. Ensures head_dim even, num_q_heads % num_kv_heads == 0, all counts >= 1.
@@ -43,6 +50,13 @@ struct ModelParams {
   float rms_epsilon = 0.0F;
   bool tied_embeddings = false;  ///< no `output.weight`: token_embd is the output matrix
   RopeParams rope;
+  Activation activation = Activation::kSilu;
+  float embedding_scale = 1.0F;  ///< of the rows of token_embd as inputs, not as the output matrix
+  float query_scale = 1.0F;      ///< of the attention logits
+  float attention_cap = 0.0F;    ///< logits become cap · tanh(logit / cap), after the scale; 0: none
+  float output_cap = 0.0F;       ///< the same of the output logits
+  /// Tokens that a row sees, itself included; 0: all before it. Shapes  [num_layers]
+  std::vector<uint32_t> windows;
 };
 
 struct TokenizerParams {
@@ -68,6 +82,9 @@ struct GgufInfo {
   uint64_t num_tensors = 0;
   uint64_t fingerprint = 0;  ///< Hash64 of the bytes before data_offset: metadata and tensor list, not the weights
 };
+
+/// Names that `general.architecture` may have: "llama", "qwen2", ….
+std::vector<std::string_view> SupportedArchitectures();
 
 /// Largest header (metadata, tokenizer, tensor list) read. Real ones have 2 to 16 MiB.
 inline constexpr uint64_t kMaxGgufHeaderBytes = uint64_t{64} << 20;

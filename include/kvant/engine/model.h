@@ -25,10 +25,12 @@ struct LayerWeights {
   ggml_tensor* attn_q_norm = nullptr;  ///< [head_dim], of every head, before RoPE
   ggml_tensor* attn_k_norm = nullptr;
   ggml_tensor* attn_output = nullptr;
+  ggml_tensor* attn_post_norm = nullptr;  ///< of what attention adds, before the residual
   ggml_tensor* ffn_norm = nullptr;
   ggml_tensor* ffn_gate = nullptr;
   ggml_tensor* ffn_up = nullptr;
   ggml_tensor* ffn_down = nullptr;
+  ggml_tensor* ffn_post_norm = nullptr;
 };
 
 /// A model file, checked, mapped and named. Weights are read from the page cache, never copied.

@@ -42,6 +42,13 @@ struct NeutralKey {
   float value;
 };
 
+/// Sliding windows as an architecture has them where its file says nothing.
+struct WindowDefaults {
+  uint32_t tokens;   ///< attention.sliding_window; 0: none unless the file has the key
+  uint32_t pattern;  ///< attention.sliding_window_pattern: the last of so many layers has no window
+  bool own_rope;     ///< windowed layers: RoPE base 10000 and no scaling; else the other layers'
+};
+
 /// What a file of one architecture must hold, and what follows from the architecture alone. A new architecture is a
 /// new row of the table; its lists are put together from parts, some of them empty.
 struct ArchitectureRule {
@@ -54,6 +61,12 @@ struct ArchitectureRule {
   std::array<std::span<const TensorRule>, 6> tensors;
   std::array<std::span<const NeutralKey>, 3> neutral;
   std::span<const std::string_view> forbidden;  ///< suffixes that may not occur at all
+  Activation activation = Activation::kSilu;
+  bool scaled_embedding = false;            ///< rows of token_embd times sqrt(embedding)
+  uint32_t wide_query_layers = 0;           ///< a model of so many layers divides by sqrt(embedding / heads) instead
+  std::optional<float> attention_cap = {};  ///< attn_logit_softcapping where the file has none
+  std::optional<float> output_cap = {};     ///< final_logit_softcapping where the file has none; 0: no cap
+  std::optional<WindowDefaults> windows = {};
 };
 
 /// The rule, or null.

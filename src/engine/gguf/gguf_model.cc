@@ -1,5 +1,8 @@
 #include "engine/gguf/gguf_model.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "engine/gguf/concat.h"
 #include "engine/gguf/gguf_metadata.h"
 
@@ -14,6 +17,7 @@ constexpr uint32_t kMaxContext = 1 << 27;
 constexpr float kMaxRopeBase = 1e12F;
 constexpr float kMaxRopeFactor = 1e6F;
 constexpr float kMaxEpsilon = 1.0F;
+constexpr float kMaxCap = 1e6F;
 
 std::string Key(const ArchitectureRule& rule, std::string_view suffix) {
   return std::string(rule.name).append(".").append(suffix);
@@ -155,11 +159,80 @@ Status ReadRope(const GgufHeader& header, const ArchitectureRule& rule, ModelPar
   if (rope.scaling == RopeScaling::kLinear && rope.factor == 1.0F) {
     rope.scaling = RopeScaling::kNone;
   }
+  const bool own_rope = !rule.windows || rule.windows->own_rope;
+  rope.window_factor = own_rope ? 1.0F : rope.factor;  // in libllama `none` undoes it in the other layers alone
   if (rope.scaling == RopeScaling::kNone) {
     rope.factor = 1.0F;
   }
+  rope.window_base = own_rope ? 10000.0F : rope.base;
+  if (rule.windows) {
+    KVANT_ASSIGN_OR_RETURN(rope.window_base, positive("rope.freq_base_swa", kMaxRopeBase, rope.window_base));
+  }
   rope.has_freq_factors = header.tensor_index.contains("rope_freqs.weight");
   return ReadLongFactors(header, rope);
+}
+
+// A layer's window by the pattern: an array of booleans, or the length of a period whose last layer has none.
+Status ReadWindowPattern(const GgufHeader& header, const std::string& key, const WindowDefaults& defaults,
+                         uint32_t window, std::vector<uint32_t>& windows) {
+  const GgufValue* value = FindValue(header, key);
+  if (value == nullptr || value->type != GgufType::kArray) {
+    KVANT_ASSIGN_OR_RETURN(const uint32_t pattern, GetCount(header, key, {0, kMaxLayers, defaults.pattern}));
+    for (uint32_t layer = 0; layer < windows.size(); ++layer) {
+      windows[layer] = pattern == 0 || layer % pattern < pattern - 1 ? window : 0;
+    }
+    return OkStatus();
+  }
+  KVANT_ASSIGN_OR_RETURN(const GgufValue* flags, GetArray(header, key, GgufType::kBool));
+  if (flags->count != windows.size()) {
+    return CorruptValue(*flags, Concat(flags->count, " entries for ", windows.size(), " layers"));
+  }
+  for (uint32_t layer = 0; layer < windows.size(); ++layer) {
+    windows[layer] = flags->bytes[layer] != std::byte{0} ? window : 0;
+  }
+  return OkStatus();
+}
+
+Status ReadWindows(const GgufHeader& header, const ArchitectureRule& rule, ModelParams& params) {
+  params.windows.assign(params.num_layers, 0);
+  if (!rule.windows) {
+    return OkStatus();
+  }
+  const uint32_t least = rule.windows->tokens > 0 ? 1 : 0;
+  KVANT_ASSIGN_OR_RETURN(const uint32_t window, GetCount(header, Key(rule, "attention.sliding_window"),
+                                                         {least, kMaxContext, rule.windows->tokens}));
+  if (window == 0) {
+    return OkStatus();
+  }
+  const std::string pattern = Key(rule, "attention.sliding_window_pattern");
+  KVANT_RETURN_IF_ERROR(ReadWindowPattern(header, pattern, *rule.windows, window, params.windows));
+  if (std::count(params.windows.begin(), params.windows.end(), window) == 0) {  // libllama asserts
+    return CorruptValue(*FindValue(header, pattern), Concat("no layer has the window of ", window));
+  }
+  return OkStatus();
+}
+
+// A cap; `missing` of nothing: the architecture has none.
+Result<float> ReadCap(const GgufHeader& header, const std::string& key, std::optional<float> missing) {
+  KVANT_ASSIGN_OR_RETURN(const std::optional<float> stated,
+                         missing ? GetF32(header, key) : Result<std::optional<float>>(std::optional<float>()));
+  if (!stated || (*stated == 0.0F && *missing == 0.0F)) {
+    return missing.value_or(0.0F);
+  }
+  return GetPositive(header, key, kMaxCap, missing);
+}
+
+Status ReadScales(const GgufHeader& header, const ArchitectureRule& rule, ModelParams& params) {
+  const auto embedding = static_cast<float>(params.embedding);
+  params.activation = rule.activation;
+  params.embedding_scale = rule.scaled_embedding ? std::sqrt(embedding) : 1.0F;
+  const bool wide = params.num_layers == rule.wide_query_layers;
+  const uint32_t width = wide ? params.embedding / params.num_q_heads : params.head_dim;
+  params.query_scale = 1.0F / std::sqrt(static_cast<float>(width));
+  KVANT_ASSIGN_OR_RETURN(params.attention_cap,
+                         ReadCap(header, Key(rule, "attn_logit_softcapping"), rule.attention_cap));
+  KVANT_ASSIGN_OR_RETURN(params.output_cap, ReadCap(header, Key(rule, "final_logit_softcapping"), rule.output_cap));
+  return OkStatus();
 }
 
 }  // namespace
@@ -192,6 +265,8 @@ Result<ModelParams> ReadModelParams(const GgufHeader& header, const Architecture
   KVANT_ASSIGN_OR_RETURN(params.rms_epsilon,
                          GetPositive(header, Key(rule, "attention.layer_norm_rms_epsilon"), kMaxEpsilon, {}));
   KVANT_RETURN_IF_ERROR(ReadRope(header, rule, params));
+  KVANT_RETURN_IF_ERROR(ReadScales(header, rule, params));
+  KVANT_RETURN_IF_ERROR(ReadWindows(header, rule, params));
   params.tied_embeddings = !header.tensor_index.contains("output.weight");
   return params;
 }

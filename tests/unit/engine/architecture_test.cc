@@ -1,5 +1,7 @@
 // Every architecture against libllama, on a tiny random model of it; each of its features, switched off in our engine
 // alone, breaks the bound.
+#include <algorithm>
+#include <cmath>
 #include <ostream>
 
 #include "support/tiny_oracle.h"
@@ -59,6 +61,39 @@ const Switch kAttentionFactor{"LongRoPE's attention factor",
 const Switch kPartialRope{"RoPE of a part of the head",
                           [](Model& model) { ParamsOf(model).rope.dims = model.params().head_dim; }};
 
+const Switch kEmbeddingScale{"embedding scale", [](Model& model) { ParamsOf(model).embedding_scale = 1.0F; }};
+const Switch kGelu{"GeGLU", [](Model& model) { ParamsOf(model).activation = engine::Activation::kSilu; }};
+const Switch kAttentionPostNorm{"norm after attention", [](Model& model) {
+                                  EachLayer(model, [](LayerWeights& layer) { layer.attn_post_norm = nullptr; });
+                                }};
+const Switch kFeedForwardPostNorm{"norm after the feed-forward network", [](Model& model) {
+                                    EachLayer(model, [](LayerWeights& layer) { layer.ffn_post_norm = nullptr; });
+                                  }};
+const Switch kQueryScale{"query scale by the head size", [](Model& model) {
+                           const ModelParams& params = model.params();
+                           ParamsOf(model).query_scale =
+                               1.0F / std::sqrt(static_cast<float>(params.embedding / params.num_q_heads));
+                         }};
+const Switch kAttentionCap{"cap of attention logits", [](Model& model) { ParamsOf(model).attention_cap = 0.0F; }};
+const Switch kOutputCap{"cap of output logits", [](Model& model) { ParamsOf(model).output_cap = 0.0F; }};
+const Switch kWindow{"sliding window", [](Model& model) {
+                       std::vector<uint32_t>& windows = ParamsOf(model).windows;
+                       // RoPE of these layers stays what it is: a window longer than the context hides nothing.
+                       std::for_each(windows.begin(), windows.end(), [](uint32_t& w) { w = w > 0 ? 1 << 20 : 0; });
+                     }};
+const Switch kWindowByOne{"one token of the window", [](Model& model) {
+                            std::vector<uint32_t>& windows = ParamsOf(model).windows;
+                            std::for_each(windows.begin(), windows.end(), [](uint32_t& w) { w += w > 0 ? 1 : 0; });
+                          }};
+const Switch kLayerPattern{"layers without a window", [](Model& model) {
+                             std::vector<uint32_t>& windows = ParamsOf(model).windows;
+                             std::fill(windows.begin(), windows.end(), windows.front());
+                           }};
+const Switch kWindowBase{"RoPE base of windowed layers",
+                         [](Model& model) { ParamsOf(model).rope.window_base = model.params().rope.base; }};
+const Switch kGlobalScaling{"RoPE scaling of the other layers alone",
+                            [](Model& model) { ParamsOf(model).rope.window_factor = model.params().rope.factor; }};
+
 const std::vector<Case> kCases = {
     {"qwen2", {.architecture = "qwen2", .pre = "qwen2"}, {kBias, kKeyBias, kHalves}},
     {"qwen2_without_bias", {.architecture = "qwen2", .qkv_bias = false}, {kHalves}},
@@ -72,6 +107,35 @@ const std::vector<Case> kCases = {
      {.architecture = "phi3", .rope_dims = 24, .context_length = 8192, .scaling = TinyScaling::kLongRope},
      {kLongFactors, kContextChoice, kAttentionFactor}},
     {"phi3_partial_rope", {.architecture = "phi3", .rope_dims = 24}, {kPartialRope, kHalves}},
+    {"gemma2",
+     {.architecture = "gemma2",
+      .head_dim = 64,
+      .embedding = 128,
+      .window = 48,
+      .attention_cap = 16.0F,
+      .output_cap = 20.0F,
+      .gain = 4.5F},
+     {kEmbeddingScale, kGelu, kAttentionPostNorm, kFeedForwardPostNorm, kQueryScale, kAttentionCap, kOutputCap, kWindow,
+      kWindowByOne, kLayerPattern, kHalves}},
+    {"gemma2_default_caps", {.architecture = "gemma2"}, {kHalves}},
+    {"gemma3",
+     {.architecture = "gemma3",
+      .num_layers = 3,
+      .head_dim = 64,
+      .embedding = 128,
+      .scaling = TinyScaling::kLinear,
+      .rope_base = 100000.0F,
+      .window = 48,
+      .window_pattern = 2},
+     {kEmbeddingScale, kGelu, kAttentionPostNorm, kFeedForwardPostNorm, kQueryScale, kQkNorm, kWindow, kWindowByOne,
+      kLayerPattern, kWindowBase, kGlobalScaling, kHalves}},
+    {"gemma3_default_pattern",
+     {.architecture = "gemma3", .num_layers = 7, .window = 64, .output_cap = 16.0F, .gain = 4.0F},
+     {kOutputCap, kWindow, kLayerPattern}},
+    {"gemma3_named_layers",
+     {.architecture = "gemma3", .window = 33, .window_layers = std::vector{true, false}, .window_base = 2000.0F},
+     {kWindow, kLayerPattern, kWindowBase}},
+    {"gemma3_without_windows", {.architecture = "gemma3", .head_dim = 256}, {kQkNorm, kEmbeddingScale}},
 };
 
 class ArchitectureTest : public testing::TestWithParam<Case> {
@@ -79,13 +143,16 @@ class ArchitectureTest : public testing::TestWithParam<Case> {
   void SetUp() override {
     path_ = WriteTiny(folder_, "model.gguf", GetParam().params);
     tokens_ = RandomTokens(GetParam().params.vocab_size);
-    ASSERT_NE(LoadedModel::Load(path_), nullptr);  // libllama runs on the backend that this loads
-    OracleLogits(path_, tokens_, {.flash_attention = false, .attention_entropy = &attention_entropy_});
-    oracle_ = OracleLogits(path_, tokens_, {});
+    ASSERT_NE(LoadedModel::Load(path_, 1), nullptr);  // libllama runs on the backend that this loads
+    const uint32_t window = GetParam().params.window > 0 ? GetParam().params.window : UINT32_MAX;
+    OracleLogits(
+        path_, tokens_,
+        {.flash_attention = false, .num_threads = 1, .attention_entropy = &attention_entropy_, .window = window});
+    oracle_ = OracleLogits(path_, tokens_, {.num_threads = 1});
   }
 
   double Kl(void (*change)(Model& model)) const {
-    auto loaded = LoadedModel::Load(path_);
+    auto loaded = LoadedModel::Load(path_, 1);
     if (change != nullptr) {
       change(*loaded->model);
     }
@@ -93,6 +160,27 @@ class ArchitectureTest : public testing::TestWithParam<Case> {
     loaded->engine = std::make_unique<engine::Engine>(loaded->model.get(), loaded->backend.get(), kOracleContext);
     const size_t vocab_size = loaded->model->params().vocab_size;
     return Compare(oracle_, OurLogits(*loaded, tokens_, 64), tokens_, 0, vocab_size).mean_kl;
+  }
+
+  // The second half of the tokens one by one.
+  double DecodeKl() const {
+    auto loaded = LoadedModel::Load(path_, 1);
+    engine::Engine engine(loaded->model.get(), loaded->backend.get(), kOracleContext);
+    cache::Sequence sequence = engine.NewSequence(*codec::ParsePrecision("fp16"), &loaded->account);
+    engine::EncodeInPlace consumer(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
+    const size_t prompt = tokens_.size() / 2;
+    const size_t vocab_size = loaded->model->params().vocab_size;
+    std::vector<float> logits;
+    EXPECT_TRUE(engine.Prefill(sequence, std::span(tokens_).first(prompt), consumer, {}, &logits).ok());
+    std::vector<float> all(oracle_.begin(), oracle_.begin() + static_cast<ptrdiff_t>((prompt - 1) * vocab_size));
+    all.insert(all.end(), logits.begin(), logits.end());
+    for (size_t i = prompt; i < tokens_.size(); ++i) {
+      const engine::DecodeItem item{&sequence, tokens_[i]};
+      EXPECT_TRUE(engine.Decode(std::span(&item, 1), &logits).ok());
+      EXPECT_TRUE(sequence.EncodeDue(nullptr).ok());
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+    return Compare(oracle_, all, tokens_, prompt - 1, vocab_size).mean_kl;
   }
 
   static constexpr uint32_t kOracleContext = 512;
@@ -111,6 +199,7 @@ TEST_P(ArchitectureTest, AgreesAndEachFeatureWouldBeMissed) {
   EXPECT_LT(attention_entropy_, 0.5);
   EXPECT_LT(output_entropy, 0.5);
   EXPECT_LE(right, kOracleBound);
+  EXPECT_LE(DecodeKl(), kOracleBound);
   for (const Switch& feature : GetParam().switches) {
     const double wrong = Kl(feature.off);
     std::printf("%s without %s: KL %.3g\n", GetParam().name, feature.name, wrong);

@@ -72,5 +72,34 @@ TEST(Oracle, QuantizedFileIsWithinLibllamasOwnSpread) {
   EXPECT_LE(us.mean_kl, 1.5 * spread);
 }
 
+// Rows on both sides of the first one whose window has left the beginning.
+TEST(Oracle, GemmaIsWithinLibllamasOwnSpreadBeyondItsWindow) {
+  const std::string path = GemmaModelPath();
+  if (path.empty() || EvalDataDir().empty()) {
+    GTEST_SKIP() << "needs Gemma 3 270M (scripts/gemma.sh, or KVANT_TEST_GEMMA) and ../shared/evaldata";
+  }
+  constexpr size_t kFirstRow = 480;
+  auto loaded = LoadedModel::Load(path);
+  ASSERT_NE(loaded, nullptr);
+  ASSERT_EQ(loaded->model->params().windows.front(), 512U);
+  const std::vector<int32_t> tokens = TokensOfText(path, 640);
+  const size_t vocab_size = loaded->model->params().vocab_size;
+  const auto flash = OracleLogits(path, tokens, {.flash_attention = true, .first_row = kFirstRow});
+  const auto plain = OracleLogits(path, tokens, {.flash_attention = false, .first_row = kFirstRow});
+  const auto ours = OurLogits(*loaded, tokens, 128, kFirstRow);
+  const std::span<const int32_t> scored = std::span(tokens).subspan(kFirstRow);
+  const Divergence spread = Compare(flash, plain, scored, 0, vocab_size);
+  const Divergence us = Compare(flash, ours, scored, 0, vocab_size);
+  for (uint32_t& window : const_cast<std::vector<uint32_t>&>(loaded->model->params().windows)) {
+    window = window > 0 ? 1 << 20 : 0;
+  }
+  loaded->engine = std::make_unique<engine::Engine>(loaded->model.get(), loaded->backend.get());
+  const Divergence without = Compare(flash, OurLogits(*loaded, tokens, 128, kFirstRow), scored, 0, vocab_size);
+  std::printf("gemma3-270m: libllama flash on/off KL %.3g; ours vs flash %.3g, without windows %.3g; ppl %.4f %.4f\n",
+              spread.mean_kl, us.mean_kl, without.mean_kl, us.perplexity_expected, us.perplexity_actual);
+  EXPECT_LE(us.mean_kl, 1.5 * spread.mean_kl);
+  EXPECT_GT(without.mean_kl, 10 * us.mean_kl);
+}
+
 }  // namespace
 }  // namespace kvant::test

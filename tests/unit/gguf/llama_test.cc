@@ -17,7 +17,7 @@ namespace {
 using test::GgufImage;
 using test::TinyScaling;
 
-constexpr size_t kAcceptedMutants = 400;
+constexpr size_t kAcceptedMutants = 400;  // of llama; of the others each a fourth
 
 void ExpectAllLoaded(const std::vector<Mutant>& files) {
   const auto reports = LoadInChildren(files.size(), [&](size_t i) { return files[i].bytes; });
@@ -34,10 +34,15 @@ bool Accepted(const std::string& bytes) {
   return CheckGguf(file.path()).ok();
 }
 
-TEST(LlamaTest, AcceptedMutantsLoad) {
-  const MutantSource source = MutantSource::Make();
+class MutantTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, MutantTest, testing::ValuesIn(kArchitectures),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST_P(MutantTest, AcceptedMutantsLoad) {
+  const MutantSource source = MutantSource::Make(GetParam());
+  const size_t wanted = GetParam() == std::string("llama") ? kAcceptedMutants : kAcceptedMutants / 4;
   std::vector<Mutant> files;
-  for (uint64_t seed = 1000000; files.size() < kAcceptedMutants; ++seed) {
+  for (uint64_t seed = 1000000; files.size() < wanted; ++seed) {
     Mutant mutant = source.Random(seed);
     if (mutant.bytes != source.bytes && Accepted(mutant.bytes)) {
       files.push_back(std::move(mutant));
@@ -46,8 +51,8 @@ TEST(LlamaTest, AcceptedMutantsLoad) {
   ExpectAllLoaded(files);
 }
 
-TEST(LlamaTest, AcceptedFieldValuesLoad) {
-  const MutantSource source = MutantSource::Make();
+TEST_P(MutantTest, AcceptedFieldValuesLoad) {
+  const MutantSource source = MutantSource::Make(GetParam());
   std::vector<Mutant> files;
   for (const GgufImage::Field& field : source.fields) {
     for (const uint64_t value : kAwkwardValues) {
@@ -82,6 +87,15 @@ TEST(LlamaTest, EveryFixtureLoads) {
   add("8 over 1", {.num_q_heads = 8, .num_kv_heads = 1});
   add("4 over 4", {.num_q_heads = 4, .num_kv_heads = 4});
   add("9 over 3", {.num_q_heads = 9, .num_kv_heads = 3});
+  for (const char* architecture : kArchitectures) {
+    add(architecture, {.architecture = architecture});
+  }
+  add("qwen2 without biases", {.architecture = "qwen2", .qkv_bias = false});
+  add("qwen3 with a head size", {.architecture = "qwen3", .embedding = 96});
+  add("phi3 with factors", {.architecture = "phi3", .rope_dims = 24, .scaling = TinyScaling::kLongRope});
+  add("gemma3 with windows", {.architecture = "gemma3", .num_layers = 7, .window = 64});
+  add("gemma3 with named layers",
+      {.architecture = "gemma3", .window = 64, .window_layers = std::vector{false, true}, .window_base = 500.0F});
   ExpectAllLoaded(files);
 }
 

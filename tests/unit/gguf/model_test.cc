@@ -18,7 +18,7 @@ const Refusal kRefusals[] = {
     {"architecture_type", [](GgufImage& i) { i.SetU32("general.architecture", 1); }, kCorruption,
      "general.architecture: type u32, str is needed"},
     {"other_architecture", [](GgufImage& i) { i.SetText("general.architecture", "mamba"); }, kModelUnsupported,
-     "general.architecture: 'mamba' is not supported; llama, qwen2, qwen3 and phi3 are"},
+     "general.architecture: 'mamba' is not supported; llama, qwen2, qwen3, phi3, gemma2 and gemma3 are"},
     {"architecture_utf8", [](GgufImage& i) { i.SetText("general.architecture", "ll\xFFma"); }, kCorruption,
      "general.architecture: the text is not valid UTF-8"},
     {"name_type", [](GgufImage& i) { i.SetU32("general.name", 1); }, kCorruption, "general.name: type u32"},

@@ -66,9 +66,9 @@ void ExchangeFields(const MutantSource& source, Random64& random, Mutant& mutant
 
 }  // namespace
 
-MutantSource MutantSource::Make() {
+MutantSource MutantSource::Make(const std::string& architecture) {
   MutantSource source;
-  source.bytes = SmallImage().Bytes(&source.fields, &source.borders);
+  source.bytes = SmallImage(architecture).Bytes(&source.fields, &source.borders);
   source.header_size = source.borders.back();
   return source;
 }

@@ -22,7 +22,7 @@ struct MutantSource {
   std::string bytes;
   size_t header_size = 0;
 
-  static MutantSource Make();
+  static MutantSource Make(const std::string& architecture = "llama");
 
   /// One of: bytes changed, bits flipped, a field set to an awkward value, bytes cut out or put in twice, two fields
   /// exchanged.

@@ -1,5 +1,7 @@
 #include "unit/gguf/refusal.h"
 
+#include <map>
+
 #include "kvant/engine/gguf_check.h"
 #include "support/gguf_fixture.h"
 
@@ -13,21 +15,31 @@ std::string ByteToken(int byte) {
 
 }  // namespace
 
-test::GgufImage SmallImage() {
-  static const test::GgufImage image = [] {
-    const test::TempFile file("small.gguf");
-    const Status status = test::WriteTinyModel({.num_layers = 1,
-                                                .num_q_heads = 2,
-                                                .num_kv_heads = 1,
-                                                .head_dim = 32,
-                                                .feed_forward = 64,
-                                                .vocab_size = 270,
-                                                .context_length = 64},
-                                               file.path());
-    EXPECT_TRUE(status.ok()) << status.message();
-    return test::GgufImage::Read(file.path());
-  }();
-  return image;
+test::GgufImage SmallImage(const std::string& architecture) {
+  static std::map<std::string, test::GgufImage> images;
+  if (const auto found = images.find(architecture); found != images.end()) {
+    return found->second;
+  }
+  const test::TempFile file("small.gguf");
+  test::TinyModelParams params{.architecture = architecture,
+                               .num_layers = 1,
+                               .num_q_heads = 2,
+                               .num_kv_heads = 1,
+                               .head_dim = 32,
+                               .feed_forward = 64,
+                               .vocab_size = 270,
+                               .context_length = 64};
+  params.scaling = architecture == "phi3" ? test::TinyScaling::kLongRope : test::TinyScaling::kNone;
+  if (architecture.starts_with("gemma")) {
+    params.window = 16;
+    params.window_pattern = 2;
+    params.window_base = 5000.0F;
+    params.attention_cap = architecture == "gemma2" ? 40.0F : 0.0F;
+    params.output_cap = 20.0F;
+  }
+  const Status status = test::WriteTinyModel(params, file.path());
+  EXPECT_TRUE(status.ok()) << status.message();
+  return images.emplace(architecture, test::GgufImage::Read(file.path())).first->second;
 }
 
 test::GgufImage SentencePieceImage() {
@@ -64,7 +76,7 @@ Status CheckImage(const test::GgufImage& image) {
 }
 
 void ExpectRefused(const Refusal& refusal) {
-  test::GgufImage image = SmallImage();
+  test::GgufImage image = SmallImage(refusal.architecture);
   ASSERT_TRUE(CheckImage(image).ok()) << CheckImage(image).message();
   refusal.damage(image);
   const Status status = CheckImage(image);
