@@ -119,9 +119,11 @@ Status Engine::Prefill(cache::Sequence& sequence, std::span<const int32_t> token
       prompt.queries.resize(tokens.size() * model_->params().head_dim * model_->params().num_q_heads);
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunInputsChunk(prompt, layer, first, rows); }));
+      cache.SetWindow(0);  // the first rows have yet to meet what will have left the last one's window
       KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache, statistics));
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunAttendChunk(prompt, layer, first, rows); }));
+      cache.SetWindow(model_->params().windows[layer]);
     }
     if (options.progress) {
       options.progress(layer + 1);

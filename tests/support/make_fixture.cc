@@ -20,9 +20,11 @@ constexpr const char* kUsage =
     "kvant_fixture f32 IN OUT                 the same model with every tensor in f32\n"
     "kvant_fixture outlier IN OUT [--s 64] [--layers all|mid|ends] [--kv-head 0] [--pair 0] [--v]\n"
     "                                         keys of one RoPE pair times s, queries over s; --v: values likewise\n"
-    "kvant_fixture tiny OUT [--layers 2] [--heads 4] [--kv-heads 2] [--head-dim 32] [--ffn 192] [--vocab 300]\n"
-    "              [--ctx 512] [--rope norm] [--rope-scaling none|linear|yarn|llama3] [--tied 0|1] [--seed 1]\n"
-    "              [--gain 3]                 a llama model with random weights\n";
+    "kvant_fixture tiny OUT [--arch llama] [--layers 2] [--heads 4] [--kv-heads 2] [--head-dim 32] [--ffn 192] "
+    "[--vocab 300]\n"
+    "              [--ctx 512] [--rope norm] [--rope-scaling none|linear|yarn|llama3|longrope] [--tied 0|1] [--seed "
+    "1]\n"
+    "              [--gain 3] [--window 0]    a model with random weights\n";
 
 struct Arguments {
   std::vector<std::string> positional;
@@ -106,6 +108,8 @@ Status MakeOutlier(Arguments& arguments) {
 
 Status MakeTiny(Arguments& arguments) {
   test::TinyModelParams params;
+  params.architecture = arguments.Take("--arch", params.architecture);
+  params.window = arguments.TakeNumber("--window", params.window);
   params.num_layers = arguments.TakeNumber("--layers", params.num_layers);
   params.num_q_heads = arguments.TakeNumber("--heads", params.num_q_heads);
   params.num_kv_heads = arguments.TakeNumber("--kv-heads", params.num_kv_heads);
@@ -120,7 +124,8 @@ Status MakeTiny(Arguments& arguments) {
                                                          {{"none", test::TinyScaling::kNone},
                                                           {"linear", test::TinyScaling::kLinear},
                                                           {"yarn", test::TinyScaling::kYarn},
-                                                          {"llama3", test::TinyScaling::kLlama3}},
+                                                          {"llama3", test::TinyScaling::kLlama3},
+                                                          {"longrope", test::TinyScaling::kLongRope}},
                                                          "none");
   arguments.TakeWord<bool>("--rope", {{"norm", true}}, "norm");  // the layout of the architecture
   KVANT_RETURN_IF_ERROR(arguments.Check(1));

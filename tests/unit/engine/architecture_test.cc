@@ -162,6 +162,14 @@ class ArchitectureTest : public testing::TestWithParam<Case> {
     return Compare(oracle_, OurLogits(*loaded, tokens_, 64), tokens_, 0, vocab_size).mean_kl;
   }
 
+  // Every row meets what the cache keeps once the prompt is in it.
+  double KlOverTheStoredPrompt() const {
+    auto loaded = LoadedModel::Load(path_, 1);
+    loaded->engine = std::make_unique<engine::Engine>(loaded->model.get(), loaded->backend.get(), kOracleContext);
+    const auto ours = OurLogits(*loaded, tokens_, 64, 0, engine::PromptAttention::kQuantized);
+    return Compare(oracle_, ours, tokens_, 0, loaded->model->params().vocab_size).mean_kl;
+  }
+
   // The second half of the tokens one by one.
   double DecodeKl() const {
     auto loaded = LoadedModel::Load(path_, 1);
@@ -200,6 +208,7 @@ TEST_P(ArchitectureTest, AgreesAndEachFeatureWouldBeMissed) {
   EXPECT_LT(output_entropy, 0.5);
   EXPECT_LE(right, kOracleBound);
   EXPECT_LE(DecodeKl(), kOracleBound);
+  EXPECT_LE(KlOverTheStoredPrompt(), kOracleBound);
   for (const Switch& feature : GetParam().switches) {
     const double wrong = Kl(feature.off);
     std::printf("%s without %s: KL %.3g\n", GetParam().name, feature.name, wrong);

@@ -242,5 +242,47 @@ TEST(Utf8, InvalidBytesAreFound) {
   EXPECT_EQ(engine::FindInvalidUtf8("abc\xE2\x82"), 3U);        // cut
 }
 
+// Two of three layers have a window that most of the prompt has left.
+TEST(GenerateWithWindows, TheSameTextOnBothPathsAndFiguresOfWhatIsReachable) {
+  const TempDir folder;
+  const std::string path = folder.File("windows.gguf");
+  constexpr uint32_t kWindow = 64;
+  ASSERT_TRUE(
+      WriteTinyModel(
+          {.architecture = "gemma3", .num_layers = 3, .context_length = 1024, .window = kWindow, .window_pattern = 2},
+          path)
+          .ok());
+  const auto prefill = LoadedModel::Load(path, 1);
+  const auto decode = LoadedModel::Load(path, 1);
+  auto tokenizer = engine::Tokenizer::Load(path, decode->model->info());
+  ASSERT_TRUE(tokenizer.ok());
+  std::string text;
+  for (int i = 0; i < 60; ++i) {
+    text += "word" + std::to_string(i * 7 % 23) + " ";
+  }
+  const std::vector<int32_t> prompt = *(*tokenizer)->Encode(text, false);
+  engine::GenerateOptions options;
+  options.max_tokens = 100;
+  options.ignore_eos = true;
+  for (const char* word : {"fp16", "int8,eq=off", "int4"}) {
+    const auto local =
+        engine::GenerateLocal(*decode->engine, **tokenizer, prompt, *codec::ParsePrecision(word), options, {});
+    ASSERT_TRUE(local.ok()) << local.status().message();
+    const uint64_t stored = prompt.size() + local->completion_tokens - 1;
+    EXPECT_EQ(local->kv_bytes_fp16, (stored + 2 * kWindow) * 2 * 2 * 32 * sizeof(Half)) << word;
+    EXPECT_LE(local->kv_bytes, local->kv_bytes_fp16) << word;
+    EXPECT_NEAR(local->tiers.fp16 + local->tiers.int8 + local->tiers.int4,
+                static_cast<double>(stored + 2 * kWindow) / 3, 1e-6)
+        << word;
+    const auto remote = engine::GenerateDisaggregated(*prefill->engine, *decode->engine, **tokenizer, prompt,
+                                                      {*codec::ParsePrecision(word)}, options, {});
+    ASSERT_TRUE(remote.ok()) << remote.status().message();
+    EXPECT_EQ(remote->kv_bytes_fp16, local->kv_bytes_fp16) << word;
+    if (std::string(word) == "fp16") {
+      EXPECT_EQ(remote->text, local->text);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvant::test

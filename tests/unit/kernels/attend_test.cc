@@ -168,34 +168,43 @@ TEST_P(AttendIsaTest, ACapBendsTheLogits) {
   }
 }
 
+void ExpectMass(Isa isa, const AttendQueries& view, const AttendSlice& slice) {
+  AttendScratch scratch;
+  const ChunkResult partial = RunChunk(isa, view, std::span(&slice, 1));
+  std::vector<float> log_sums;
+  for (uint32_t row = 0; row < view.num_rows(); ++row) {
+    log_sums.push_back(partial.max[row] + std::log(partial.sum[row]));
+  }
+  std::vector<float> mass(304);
+  RowAttention(isa, view, scratch).AddMass(slice, log_sums, mass);
+  std::vector<double> expected(300);
+  for (uint32_t row = 0; row < view.num_rows(); ++row) {
+    const std::vector<double> weights = WeightsRef(view, row, slice);
+    for (size_t t = 0; t < weights.size(); ++t) {
+      expected[t] += weights[t];
+    }
+  }
+  double total = 0;
+  for (size_t t = 0; t < expected.size(); ++t) {
+    EXPECT_NEAR(static_cast<double>(mass[t]), expected[t], 1e-5 * view.num_rows()) << t;
+    total += static_cast<double>(mass[t]);
+  }
+  EXPECT_NEAR(total, view.num_rows(), 1e-3);
+  EXPECT_EQ(mass[301], 0.0F);
+}
+
 TEST_P(AttendIsaTest, MassIsWhatTheRowsPayEachToken) {
   for (const uint32_t heads : {1U, 3U, 8U}) {
     const RandomSegment segment({TokenCodec::kFp16, 80, 300}, 5);
     const RandomQueries queries(80, heads, {299, 250, 100, 17, 0}, 6);
-    const AttendSlice chunk[] = {segment.All()};
-    AttendScratch scratch;
-    const AttendQueries view = queries.view();
-    const ChunkResult partial = RunChunk(GetParam(), view, chunk);
-    std::vector<float> log_sums;
-    for (uint32_t row = 0; row < view.num_rows(); ++row) {
-      log_sums.push_back(partial.max[row] + std::log(partial.sum[row]));
-    }
-    std::vector<float> mass(304);
-    RowAttention(GetParam(), view, scratch).AddMass(chunk[0], log_sums, mass);
-    std::vector<double> expected(300);
-    for (uint32_t row = 0; row < view.num_rows(); ++row) {
-      const std::vector<double> weights = WeightsRef(view, row, chunk[0]);
-      for (size_t t = 0; t < weights.size(); ++t) {
-        expected[t] += weights[t];
+    for (const uint32_t window : {0U, 40U, 200U}) {
+      for (const float cap : {0.0F, 2.0F}) {
+        AttendQueries view = queries.view();
+        view.window = window;
+        view.logit_cap = cap;
+        ExpectMass(GetParam(), view, segment.All());
       }
     }
-    double total = 0;
-    for (size_t t = 0; t < expected.size(); ++t) {
-      EXPECT_NEAR(static_cast<double>(mass[t]), expected[t], 1e-5 * view.num_rows()) << t;
-      total += static_cast<double>(mass[t]);
-    }
-    EXPECT_NEAR(total, view.num_rows(), 1e-3);
-    EXPECT_EQ(mass[301], 0.0F);
   }
 }
 

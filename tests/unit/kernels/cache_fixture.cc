@@ -163,7 +163,10 @@ std::vector<double> WeightsRef(const AttendQueries& queries, uint32_t row, const
     for (uint32_t c = 0; c < layout.head_dim; ++c) {
       logit += static_cast<double>(q[c]) * static_cast<double>(ToFloat(reinterpret_cast<const Half*>(key.data())[c]));
     }
-    weights.push_back(std::exp(logit * static_cast<double>(queries.scale)));
+    logit *= static_cast<double>(queries.scale);
+    const auto cap = static_cast<double>(queries.logit_cap);
+    const bool left = queries.window > 0 && t + queries.window <= static_cast<uint32_t>(queries.positions[query]);
+    weights.push_back(left ? 0.0 : std::exp(cap > 0 ? cap * std::tanh(logit / cap) : logit));
     sum += weights.back();
   }
   for (double& weight : weights) {
