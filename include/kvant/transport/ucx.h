@@ -22,7 +22,7 @@ struct UcxOptions {
   /// bit would have.
   double gigabits_per_second = 0;
   /// Bytes that one end may have posted and the other not yet received; the smaller number of both ends counts.
-  uint64_t max_queued_bytes = uint64_t{256} << 20;
+  uint64_t max_queued_bytes = uint64_t{64} << 20;
   /// How long an accepted connection may take to say that it is one of ours.
   std::chrono::milliseconds greeting{5000};
 };

@@ -40,6 +40,15 @@ TEST(PlanKv, DisaggregatedTheCacheIsWhatArrives) {
   EXPECT_EQ(codec::PrecisionWord(*Plan(true, "", "")->wire), "int8");
 }
 
+TEST(PlanKv, AWorkerGetsWhatIsSent) {
+  GenerateFlags flags;
+  flags.decode_worker = "127.0.0.1:7333";
+  flags.link_gbps = 1;
+  EXPECT_EQ(codec::PrecisionWord(*PlanKv(flags)->wire), "int8");
+  flags.disaggregated = true;
+  EXPECT_EQ(PlanKv(flags).status().message(), "--disaggregated and --decode-worker: give one of them");
+}
+
 TEST(PlanKv, WhatWouldEncodeTwiceIsRefusedWithBothWords) {
   const Status refused = Plan(true, "int4", "int8").status();
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);

@@ -145,6 +145,13 @@ class WorkerTest(unittest.TestCase):
         there = self.generate("--decode-worker", worker.address, *words, tokens=("-n", "300"))
         self.assertEqual((there["text"], there["finish_reason"]), (here["text"], here["finish_reason"]))
 
+    def test_a_second_prefill_side_waits_for_the_first(self):
+        worker = self.worker()
+        both = [self.start("--decode-worker", worker.address, *SLOW) for _ in range(2)]
+        texts = [json.loads(process.communicate(timeout=60)[0])["text"] for process in both]
+        self.assertEqual(texts[0], texts[1])
+        worker.wait_for("session 2: ")
+
     def test_the_worker_ends_after_its_sessions_and_counts_them(self):
         worker = self.worker("--sessions", "2", "--json")
         self.assert_serves(worker)
@@ -237,42 +244,51 @@ class WorkerTest(unittest.TestCase):
             self.assertEqual((status, json.loads(output)["failed"]), (0, 2))
 
     def transfer_seconds(self, worker):
-        """When a slow transfer begins and ends, from the start of the process."""
-        begin = time.monotonic()
+        """How long a slow transfer takes."""
         report = self.generate("--decode-worker", worker.address, *SLOW)
-        end = time.monotonic() - begin
         worker.wait_for("answered")
         self.assertGreater(report["transfer_ms"], 300, "too fast to be interrupted")
-        return end - report["transfer_ms"] / 1000 - 0.1, end
+        return report["transfer_ms"] / 1000
+
+    def start_transfer(self, worker, *words):
+        """A prefill side of which the worker knows."""
+        idle = worker.files()
+        prefill = self.start("--decode-worker", worker.address, *SLOW, *words)
+        deadline = time.monotonic() + 30
+        while worker.files() == idle:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.005)
+        return prefill
 
     def test_a_prefill_side_killed_at_any_point_leaves_a_worker_that_serves_the_next(self):
         worker = self.worker("--timeout", "10")
-        first, last = self.transfer_seconds(worker)
+        whole = self.transfer_seconds(worker)
         self.assert_serves(worker)
         resident, files, threads = worker.resident(), worker.files(), worker.threads()
         reasons = []
         for point in range(POINTS):
-            prefill = self.start("--decode-worker", worker.address, *SLOW)
-            time.sleep(first + (last - first) * point / POINTS)
+            prefill = self.start_transfer(worker)
+            time.sleep(whole * point / POINTS)
             prefill.kill()
             begin = time.monotonic()
-            line = worker.wait_for("session ", seconds=15)
+            self.assertEqual(self.generate("--decode-worker", worker.address)["text"], self.expected())
             self.assertLess(time.monotonic() - begin, 10)
-            self.assertIn("0 B of cache in use", line)
+            line = worker.wait_for("session ")  # of the killed one, unless it died before it was let in, or was done
             reasons.append(line)
-            self.assert_serves(worker)
-        broken = [line for line in reasons if "failed, transport_closed" in line]
-        self.assertGreater(len(broken), POINTS // 2, reasons)
+            self.assertIn("0 B of cache in use", line)
+            if "failed" in line:
+                self.assertIn("12 answered", worker.wait_for("session "))
+        self.assertGreater(len([line for line in reasons if "failed, transport_closed" in line]), POINTS // 2, reasons)
         self.assertLess(worker.resident(), resident + (8 << 20))
         self.assertEqual((worker.files(), worker.threads()), (files, threads))
 
     def test_a_worker_killed_at_any_point_is_named_by_the_prefill_side(self):
-        first, last = self.transfer_seconds(self.worker())
+        whole = self.transfer_seconds(self.worker())
         codes = []
         for point in range(POINTS):
             worker = self.worker()
-            prefill = self.start("--decode-worker", worker.address, "--timeout", "10", *SLOW)
-            time.sleep(first + (last - first) * point / POINTS)
+            prefill = self.start_transfer(worker, "--timeout", "10")
+            time.sleep(whole * point / POINTS)
             worker.end(signal.SIGKILL)
             begin = time.monotonic()
             output, message = prefill.communicate(timeout=30)
@@ -285,15 +301,15 @@ class WorkerTest(unittest.TestCase):
 
     def test_a_side_that_hangs_is_given_up_at_the_deadline(self):
         worker = self.worker("--timeout", "2")
-        first, last = self.transfer_seconds(worker)
-        prefill = self.start("--decode-worker", worker.address, *SLOW)
-        time.sleep((first + last) / 2)
+        whole = self.transfer_seconds(worker)
+        prefill = self.start_transfer(worker)
+        time.sleep(whole / 2)
         prefill.send_signal(signal.SIGSTOP)
         worker.wait_for("failed, timeout", seconds=10)
         prefill.kill()
         self.assert_serves(worker)
-        prefill = self.start("--decode-worker", worker.address, "--timeout", "2", *SLOW)
-        time.sleep((first + last) / 2)
+        prefill = self.start_transfer(worker, "--timeout", "2")
+        time.sleep(whole / 2)
         worker.process.send_signal(signal.SIGSTOP)
         output, _ = prefill.communicate(timeout=20)
         self.assertEqual(json.loads(output)["error"]["code"], "timeout")
