@@ -31,6 +31,25 @@ bool QuietUcx() {
 }
 const bool g_quiet = QuietUcx();
 
+ucs_status_t DropMessage(void* /*argument*/, const void* /*header*/, size_t /*header_bytes*/, void* /*data*/,
+                         size_t /*num_bytes*/, const ucp_am_recv_param_t* /*param*/) {
+  return UCS_OK;
+}
+
+// UCX 1.13 calls what stands in its table at the number that a peer says, without looking whether the table is that
+// long: so it is, and every place is taken.
+ucs_status_t TakeEveryNumber(ucp_worker_h worker) {
+  ucp_am_handler_param_t param{};
+  param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB;
+  param.cb = DropMessage;
+  ucs_status_t status = UCS_OK;
+  for (unsigned left = unsigned{UINT16_MAX} + 1; left > 0 && status == UCS_OK; --left) {  // the longest first
+    param.id = left - 1;
+    status = ucp_worker_set_am_recv_handler(worker, &param);
+  }
+  return status;
+}
+
 int MillisecondsUntil(Deadline deadline) {
   if (deadline == Deadline::max()) {
     return -1;
@@ -79,6 +98,10 @@ Result<std::unique_ptr<UcxWorker>> UcxWorker::Create(std::shared_ptr<UcxContext>
     return UcxError(StatusCode::kIoError, "UCX gives no worker", status);
   }
   std::unique_ptr<UcxWorker> worker(new UcxWorker(std::move(context), handle));
+  status = TakeEveryNumber(handle);
+  if (status != UCS_OK) {
+    return UcxError(StatusCode::kIoError, "UCX takes no handlers", status);
+  }
   status = ucp_worker_get_efd(handle, &worker->events_);
   worker->wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (status != UCS_OK || worker->wake_ < 0) {
