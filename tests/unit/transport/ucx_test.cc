@@ -64,14 +64,16 @@ TEST(UcxTest, NothingIsLeftOfBrokenConnections) {
   }
   const size_t files = Entries("/proc/self/fd");
   const size_t threads = Entries("/proc/self/task");
-  const uint64_t resident = ResidentBytes();
+  [[maybe_unused]] const uint64_t resident = ResidentBytes();
   for (uint64_t round = 0; round < 100; ++round) {
     BreakOff(round);
   }
   EXPECT_EQ(Entries("/proc/self/fd"), files);
   EXPECT_EQ(Entries("/proc/self/task"), threads);
+#ifndef __SANITIZE_ADDRESS__  // which keeps freed memory for a while, and finds leaks itself
   // A connection leaves a few KiB in UCX's registries; a message that is kept would leave megabytes.
   EXPECT_LT(ResidentBytes(), resident + (uint64_t{8} << 20));
+#endif
 }
 
 TEST(UcxTest, AnnouncedMessagesTakeNoMemoryBeforeTheyAreExpected) {
