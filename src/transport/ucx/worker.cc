@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <limits>
+#include <mutex>
 
 namespace kvant::transport {
 namespace {
@@ -64,7 +66,15 @@ Status UcxError(StatusCode code, const std::string& what, ucs_status_t status) {
   return {code, what + ": " + ucs_status_string(status)};
 }
 
+// Puts over TCP are slow, and an assertion of 1.13.1 ends the process where a connection breaks among them. Only its
+// environment tells UCX so: ucp_config_modify takes the name and does nothing.
+static void ForbidPuts() {
+  static std::once_flag once;
+  std::call_once(once, [] { setenv("UCX_TCP_PUT_ENABLE", "n", /*overwrite=*/0); });
+}
+
 Result<std::shared_ptr<UcxContext>> UcxContext::Create(bool loopback_only) {
+  ForbidPuts();
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) {

@@ -71,8 +71,8 @@ TEST(UcxTest, NothingIsLeftOfBrokenConnections) {
   EXPECT_EQ(Entries("/proc/self/fd"), files);
   EXPECT_EQ(Entries("/proc/self/task"), threads);
 #ifndef __SANITIZE_ADDRESS__  // which keeps freed memory for a while, and finds leaks itself
-  // A connection leaves a few KiB in UCX's registries; a message that is kept would leave megabytes.
-  EXPECT_LT(ResidentBytes(), resident + (uint64_t{8} << 20));
+  // A connection leaves a few KiB in UCX's registries; a message kept a round would leave a hundred megabytes.
+  EXPECT_LT(ResidentBytes(), resident + (uint64_t{32} << 20));
 #endif
 }
 
