@@ -14,6 +14,7 @@
 namespace kvant::cli {
 namespace {
 
+constexpr uint32_t kMinContext = 128;  // a page: below, the pages of what is timed would not fit the memory
 constexpr uint64_t kFormatBytes = uint64_t{9} << 27;  // 1.2 GB of each precision
 constexpr uint64_t kQuickFormatBytes = uint64_t{128} << 20;
 
@@ -181,7 +182,7 @@ void AddAttentionBench(CLI::App& bench, Work* chosen) {
   AddOption(*command, "--kv", flags->kv, "Precisions that are compared, separated by commas");
   AddOption(*command, "--context", flags->contexts, "Tokens in the cache; several, separated by commas")
       ->delimiter(',')
-      ->check(InRange(1U, 1U << 20));
+      ->check(InRange(kMinContext, 1U << 20));
   AddHeadDim(*command, flags->head_dim);
   AddOption(*command, "--kv-heads", flags->kv_heads, "KV heads")->check(InRange(1, 1024));
   AddOption(*command, "--q-heads", flags->q_heads, "Query heads, a multiple of the KV heads")->check(InRange(1, 4096));

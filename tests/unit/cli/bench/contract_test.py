@@ -140,6 +140,7 @@ class BenchContractTest(unittest.TestCase):
                                 (("codec", "--head-dim", "33"), "--head-dim"), (("codec", "--kv", "int3"), "int3"),
                                 (("attention", "--q-heads", "9"), "--q-heads"),
                                 (("attention", "--context", "0"), "--context"),
+                                (("attention", "--context", "4"), "from 128"),
                                 (("decode", "--compare", "vllm"), "--compare"),
                                 (("decode", "-m", self.tiny, "--context", "1e3"), "--context")):
             done = self.run_bench(*words, status=2)
