@@ -235,9 +235,19 @@ Status ReadScales(const GgufHeader& header, const ArchitectureRule& rule, ModelP
   return OkStatus();
 }
 
+// libllama takes the number as one of an enumeration that ends at 1024, its own mark for "guessed".
+Status CheckFileType(const GgufHeader& header) {
+  constexpr std::string_view kKey = "general.file_type";
+  constexpr uint32_t kLargest = 1024;
+  KVANT_ASSIGN_OR_RETURN(const std::optional<uint32_t> type, GetU32(header, kKey));
+  return type && *type > kLargest ? UnsupportedValue(*FindValue(header, kKey), Concat(*type, " is no type of file"))
+                                  : OkStatus();
+}
+
 }  // namespace
 
 Result<const ArchitectureRule*> ReadArchitecture(const GgufHeader& header) {
+  KVANT_RETURN_IF_ERROR(CheckFileType(header));
   constexpr std::string_view kKey = "general.architecture";
   KVANT_ASSIGN_OR_RETURN(const std::optional<std::string_view> name, GetText(header, kKey));
   if (!name) {

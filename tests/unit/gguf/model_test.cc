@@ -22,6 +22,8 @@ const Refusal kRefusals[] = {
     {"architecture_utf8", [](GgufImage& i) { i.SetText("general.architecture", "ll\xFFma"); }, kCorruption,
      "general.architecture: the text is not valid UTF-8"},
     {"name_type", [](GgufImage& i) { i.SetU32("general.name", 1); }, kCorruption, "general.name: type u32"},
+    {"file_type_beyond", [](GgufImage& i) { i.SetU32("general.file_type", 1025); }, kModelUnsupported,
+     "general.file_type: 1025"},
     {"file_type_type", [](GgufImage& i) { i.SetI32("general.file_type", 0); }, kCorruption, "general.file_type: type"},
     {"one_of_many_parts",
      [](GgufImage& i) {
