@@ -62,7 +62,7 @@ ChunkSlices LayerCache::Chunk(uint32_t kv_head, uint32_t chunk) const {
     add(SegmentOf(sinks_, kv_head, 0), 0, sinks_.num_released());
   }
   uint32_t index = chunk;
-  for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4}) {
+  for (const codec::Tier tier : codec::kStoredTiers) {
     const uint32_t chunks = ChunksOf(run(tier).num_tokens());
     if (index < chunks) {
       add(TierSegment(tier, kv_head), index * kChunkTokens, run(tier).num_released());

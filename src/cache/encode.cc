@@ -8,8 +8,6 @@
 namespace kvant::cache {
 namespace {
 
-constexpr codec::Tier kStoredTiers[] = {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4};
-
 // Memory for the encoded rows of one batch.
 struct RowBuffer {
   explicit RowBuffer(size_t rows, uint32_t head_dim)
@@ -47,6 +45,19 @@ struct LayerCache::EncodeBuffers {
         tier_values(keys.size()),
         coded_keys(kBatchTokens, head_dim),
         coded_values(kBatchTokens, head_dim) {}
+
+  /// The batch's rows of one tier together; returns how many there are.
+  uint32_t Gather(codec::Tier tier, std::span<const codec::Tier> tiers, uint32_t head_dim) {
+    uint32_t rows = 0;
+    for (size_t i = 0; i < tiers.size(); ++i) {
+      if (tiers[i] == tier) {
+        std::copy_n(&keys[i * head_dim], head_dim, &tier_keys[size_t{rows} * head_dim]);
+        std::copy_n(&values[i * head_dim], head_dim, &tier_values[size_t{rows} * head_dim]);
+        ++rows;
+      }
+    }
+    return rows;
+  }
 
   std::vector<Half> keys;  ///< a batch, exact
   std::vector<Half> values;
@@ -103,16 +114,14 @@ void LayerCache::EncodeHead(const codec::Equalization* map, std::span<const code
   std::array<uint32_t, codec::kNumStoredTiers> done_of{};
   for (uint32_t done = 0; done < count; done += kBatchTokens) {
     const uint32_t batch = std::min(kBatchTokens, count - done);
+    if (tiers.empty()) {
+      LoadRun(residual_, kv_head, done, batch, buffers.tier_keys.data(), buffers.tier_values.data());
+      EncodeTier(map, codec::TierOf(precision_.codec), kv_head, batch, done, buffers, sink);
+      continue;
+    }
     LoadRun(residual_, kv_head, done, batch, buffers.keys.data(), buffers.values.data());
-    for (const codec::Tier tier : kStoredTiers) {
-      uint32_t rows = 0;
-      for (uint32_t i = 0; i < batch; ++i) {
-        if ((tiers.empty() ? codec::TierOf(precision_.codec) : tiers[done + i]) == tier) {
-          std::copy_n(&buffers.keys[size_t{i} * head_dim], head_dim, &buffers.tier_keys[size_t{rows} * head_dim]);
-          std::copy_n(&buffers.values[size_t{i} * head_dim], head_dim, &buffers.tier_values[size_t{rows} * head_dim]);
-          ++rows;
-        }
-      }
+    for (const codec::Tier tier : codec::kStoredTiers) {
+      const uint32_t rows = buffers.Gather(tier, tiers.subspan(done, batch), head_dim);
       if (rows > 0) {
         EncodeTier(map, tier, kv_head, rows, done_of[static_cast<size_t>(tier)], buffers, sink);
         done_of[static_cast<size_t>(tier)] += rows;
@@ -153,9 +162,9 @@ Status LayerCache::EncodeDue(codec::PromptTail tail, ThreadPool* pool, const cod
 }
 
 Status LayerCache::ExtendTiers(const codec::TierCounts& counts) {
-  for (const codec::Tier tier : kStoredTiers) {
+  for (const codec::Tier tier : codec::kStoredTiers) {
     if (Status status = run(tier).Extend(counts.of(tier)); !status.ok()) {
-      for (const codec::Tier done : kStoredTiers) {
+      for (const codec::Tier done : codec::kStoredTiers) {
         if (done == tier) {
           return status;
         }

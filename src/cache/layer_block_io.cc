@@ -153,7 +153,7 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
 
 Status LayerCache::AdoptTierIds(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
   std::vector<codec::Tier> ids(layout.split.num_encoded);
-  for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4, codec::Tier::kDropped}) {
+  for (const codec::Tier tier : codec::kTiers) {
     if (layout.tiers->of(tier) > 0) {
       std::fill(ids.begin(), ids.end(), tier);  // of all, where no ids are sent
     }
@@ -173,7 +173,7 @@ void LayerCache::AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_he
   const codec::LayerBlockHead<const std::byte> head = codec::HeadOf(layout, block, kv_head);
   StoreRun(sinks_, kv_head, 0, layout.split.num_sinks, As<const Half>(head.sink_keys).data(),
            As<const Half>(head.sink_values).data(), shape_.head_dim);
-  for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4}) {
+  for (const codec::Tier tier : codec::kStoredTiers) {
     const codec::LayerBlockTier<const std::byte>& rows = head.tiers[static_cast<size_t>(tier)];
     StoreRows(run(tier), kv_head, 0, layout.counts().of(tier), KeysOf(rows), ValuesOf(rows));
   }

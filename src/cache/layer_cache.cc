@@ -65,7 +65,7 @@ codec::LayerBlockLayout LayerCache::block_layout() const {
 uint64_t LayerCache::allocated_bytes() const {
   const uint64_t map_bytes = equalization_ ? 2 * sizeof(Half) * equalization_->mean.size() : 0;
   uint64_t bytes = sinks_.allocated_bytes() + residual_.allocated_bytes() + map_bytes;
-  for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4}) {
+  for (const codec::Tier tier : codec::kStoredTiers) {
     const uint64_t position_bytes = precision_.spectrum ? sizeof(int32_t) * run(tier).num_tokens() : 0;
     bytes += run(tier).allocated_bytes() + position_bytes * shape_.num_kv_heads;
   }

@@ -4,12 +4,6 @@
 
 // What a sliding window takes out of reach.
 namespace kvant::cache {
-namespace {
-
-constexpr codec::Tier kStoredTiers[] = {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4};
-
-}  // namespace
-
 void LayerCache::SetWindow(uint32_t tokens) {
   window_ = tokens;
   FreeUnreachable();
@@ -32,7 +26,7 @@ void LayerCache::FreeUnreachable() {
   }
   // Nothing is added to the sinks once there are other tokens: their page goes when the last of them does.
   sinks_.Release(position >= sinks_.num_tokens() ? sinks_.layout().capacity : 0);
-  for (const codec::Tier tier : kStoredTiers) {
+  for (const codec::Tier tier : codec::kStoredTiers) {
     uint32_t tokens = run(tier).num_tokens();
     for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
       tokens = std::min(tokens, TierTokensBefore(tier, kv_head, position));
@@ -56,7 +50,7 @@ codec::LayerBlockLayout LayerCache::reachable_layout() const {
   split.num_tail -= position - from_sinks - from_encoded;
   if (layout.tiers && from_encoded > 0) {
     uint32_t left = 0;
-    for (const codec::Tier tier : kStoredTiers) {
+    for (const codec::Tier tier : codec::kStoredTiers) {
       uint32_t gone = 0;
       for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
         gone += TierTokensBefore(tier, kv_head, position);

@@ -34,19 +34,19 @@ LayerBlockHead<Byte> CutHead(const LayerBlockLayout& layout, std::span<Byte> blo
   head.sink_keys = cutter.Take(exact_row * layout.split.num_sinks);
   head.sink_values = cutter.Take(exact_row * layout.split.num_sinks);
   head.tier_ids = cutter.Take(layout.tier_id_bytes());
-  for (uint32_t t = 0; t < kNumStoredTiers; ++t) {
-    const auto tier = static_cast<Tier>(t);
+  for (const Tier tier : kStoredTiers) {
+    LayerBlockTier<Byte>& section = head.tiers[static_cast<size_t>(tier)];
     const TokenCodec codec = layout.codec_of(tier);
     const size_t rows = layout.counts().of(tier);
     const size_t codes = RowCodeBytes(codec, layout.shape.head_dim) * rows;
     const size_t scales = HasScale(codec) ? sizeof(Half) * rows : 0;
     const size_t zeros = HasZero(codec) ? sizeof(Half) * rows : 0;
-    head.tiers[t].key_codes = cutter.Take(codes);
-    head.tiers[t].key_scales = cutter.Take(scales);
-    head.tiers[t].key_zeros = cutter.Take(zeros);
-    head.tiers[t].value_codes = cutter.Take(codes);
-    head.tiers[t].value_scales = cutter.Take(scales);
-    head.tiers[t].value_zeros = cutter.Take(zeros);
+    section.key_codes = cutter.Take(codes);
+    section.key_scales = cutter.Take(scales);
+    section.key_zeros = cutter.Take(zeros);
+    section.value_codes = cutter.Take(codes);
+    section.value_scales = cutter.Take(scales);
+    section.value_zeros = cutter.Take(zeros);
   }
   head.tail_keys = cutter.Take(exact_row * layout.split.num_tail);
   head.tail_values = cutter.Take(exact_row * layout.split.num_tail);
@@ -87,7 +87,7 @@ size_t LayerBlockLayout::map_bytes() const {
 size_t LayerBlockLayout::head_bytes() const {
   const size_t exact_tokens = size_t{split.num_sinks} + split.num_tail;
   size_t rows = exact_tokens * RowBytes(TokenCodec::kFp16, shape.head_dim);
-  for (const Tier tier : {Tier::kFp16, Tier::kInt8, Tier::kInt4}) {
+  for (const Tier tier : kStoredTiers) {
     rows += counts().of(tier) * RowBytes(codec_of(tier), shape.head_dim);
   }
   return tier_id_bytes() + 2 * rows;

@@ -18,12 +18,12 @@ uint32_t FirstDue(const cache::LayerCache& cache) {
 
 }  // namespace
 
-PromptStatistics PromptEncoder::wanted() const {
-  if (!precision_.spectrum || !policy::ReadsAttention(*precision_.spectrum)) {
+PromptStatistics StatisticsFor(const codec::Precision& precision) {
+  if (!precision.spectrum || !policy::ReadsAttention(*precision.spectrum)) {
     return PromptStatistics::kNone;
   }
-  return precision_.spectrum->importance == codec::Importance::kSampled ? PromptStatistics::kSampledMass
-                                                                        : PromptStatistics::kMass;
+  return precision.spectrum->importance == codec::Importance::kSampled ? PromptStatistics::kSampledMass
+                                                                       : PromptStatistics::kMass;
 }
 
 Status PromptEncoder::LayerDone(uint32_t layer, cache::LayerCache& cache, const LayerStatistics& statistics) {

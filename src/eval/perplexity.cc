@@ -182,9 +182,9 @@ struct Totals {
 // What is worth recording: of what is wanted, what the first one wants.
 engine::PromptStatistics StatisticsOf(std::span<const codec::Precision> precisions) {
   for (const codec::Precision& precision : precisions) {
-    const engine::EncodeInPlace encode(precision, codec::PromptTail::kEncodeAll, nullptr);
-    if (encode.wanted() != engine::PromptStatistics::kNone) {
-      return encode.wanted();
+    const engine::PromptStatistics wanted = engine::StatisticsFor(precision);
+    if (wanted != engine::PromptStatistics::kNone) {
+      return wanted;
     }
   }
   return engine::PromptStatistics::kNone;

@@ -93,7 +93,7 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
       return CheckPayloadBytes(frame, kLayerPrefixBytes + view.layout.counts_bytes());
     }
     ByteReader counts(view.block);
-    for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4, codec::Tier::kDropped}) {
+    for (const codec::Tier tier : codec::kTiers) {
       view.layout.tiers->of(tier) = counts.Take<uint32_t>();
     }
   }

@@ -90,8 +90,6 @@ TierSource RowsOfTier(const codec::LayerBlockLayout& layout, const LayerRows& ro
   return source;
 }
 
-constexpr codec::Tier kStoredTiers[] = {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4};
-
 void EncodeTierRef(const codec::LayerBlockLayout& layout, codec::Tier tier, const TierSource& source,
                    const codec::LayerBlockTier<std::byte>& to) {
   const codec::TokenCodec codec = layout.codec_of(tier);
@@ -163,7 +161,7 @@ void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows
     if (!head.tier_ids.empty()) {
       codec::PackTierIds(ids, head.tier_ids);
     }
-    for (const codec::Tier tier : kStoredTiers) {
+    for (const codec::Tier tier : codec::kStoredTiers) {
       if (layout.counts().of(tier) > 0) {
         EncodeTierRef(layout, tier, RowsOfTier(layout, rows, h, tier, ids, map), head.tiers[static_cast<size_t>(tier)]);
       }
@@ -215,7 +213,7 @@ DecodedLayer DecodeBlockRef(const codec::LayerBlockLayout& layout, std::span<con
     DecodeSection(kExact, head_dim, split.num_sinks, head.sink_keys, {}, {}, put(out.keys, from(0), false));
     DecodeSection(kExact, head_dim, split.num_sinks, head.sink_values, {}, {}, put(out.values, from(0), false));
     std::vector<codec::Tier> ids(split.num_encoded, codec::TierOf(layout.codec));
-    for (const codec::Tier tier : {codec::Tier::kFp16, codec::Tier::kInt8, codec::Tier::kInt4, codec::Tier::kDropped}) {
+    for (const codec::Tier tier : codec::kTiers) {
       if (layout.counts().of(tier) > 0) {
         std::fill(ids.begin(), ids.end(), tier);
       }
@@ -223,7 +221,7 @@ DecodedLayer DecodeBlockRef(const codec::LayerBlockLayout& layout, std::span<con
     if (!head.tier_ids.empty()) {
       codec::UnpackTierIds(head.tier_ids, ids);
     }
-    for (const codec::Tier tier : kStoredTiers) {
+    for (const codec::Tier tier : codec::kStoredTiers) {
       std::vector<uint32_t> positions;
       for (uint32_t i = 0; i < ids.size(); ++i) {
         if (ids[i] == tier) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,7 +14,9 @@ namespace kvant::codec {
 /// frames.
 enum class Tier : uint8_t { kFp16 = 0, kInt8 = 1, kInt4 = 2, kDropped = 3 };
 inline constexpr uint32_t kNumTiers = 4;
-inline constexpr uint32_t kNumStoredTiers = 3;  ///< all but kDropped, which comes last
+inline constexpr std::array kTiers = {Tier::kFp16, Tier::kInt8, Tier::kInt4, Tier::kDropped};
+inline constexpr std::array kStoredTiers = {Tier::kFp16, Tier::kInt8, Tier::kInt4};
+inline constexpr uint32_t kNumStoredTiers = kStoredTiers.size();
 
 /// The codec of a tier: the 4-bit one is affine where keys are equalized, symmetric where they are not (Precision).
 constexpr TokenCodec CodecOf(Tier tier, bool equalized) {

@@ -8,6 +8,9 @@
 
 namespace kvant::engine {
 
+/// What has to be measured of a prompt before it can be encoded at a precision.
+PromptStatistics StatisticsFor(const codec::Precision& precision);
+
 /// A consumer that encodes each layer, or sends it encoded: gives a spectrum's tokens to tiers by what was measured of
 /// the layer. With scope=model it waits for the last layer, so the whole prompt stays at fp16 until then.
 class PromptEncoder : public LayerConsumer {
@@ -15,7 +18,7 @@ class PromptEncoder : public LayerConsumer {
   PromptEncoder(const codec::Precision& precision, codec::PromptTail tail, ThreadPool* pool)
       : precision_(precision), tail_(tail), pool_(pool) {}
 
-  PromptStatistics wanted() const override;
+  PromptStatistics wanted() const override { return StatisticsFor(precision_); }
   Status LayerDone(uint32_t layer, cache::LayerCache& cache, const LayerStatistics& statistics) override;
 
  protected:

@@ -231,17 +231,16 @@ void RowAttention::AddMass(const AttendSlice& slice, std::span<const float> log_
   Check(slice);
   KVANT_CHECK(segment.layout->codec == TokenCodec::kFp16, "mass is measured before tokens are encoded");
   Prepare(segment);
+  for (uint32_t row = 0; row < queries_.num_rows(); ++row) {
+    blocks_[row / kRowBlock].log_sum[row % kRowBlock] = log_sums[row] * std::numbers::log2e_v<float>;
+  }
   const uint32_t end = slice.first_token + slice.num_tokens;
   for (uint32_t first = slice.first_token; first < end;) {
     const uint32_t num_tokens = StretchTokens(*segment.layout, first, end);
     for (uint32_t b = 0; b < blocks_.size(); ++b) {
-      RowMass sums;
-      for (uint32_t r = 0; r < blocks_[b].num_rows; ++r) {
-        sums.log_sum[r] = log_sums[b * kRowBlock + r] * std::numbers::log2e_v<float>;
-      }
       const uint32_t reach = SetVisible(queries_, b * kRowBlock, segment, first, num_tokens, blocks_[b]);
       if (reach > 0) {
-        kernels_.add_mass(MakeStretch(segment, first), reach, blocks_[b], sums, *stretch_,
+        kernels_.add_mass(MakeStretch(segment, first), reach, blocks_[b], *stretch_,
                           mass.data() + (first - slice.first_token));
       }
     }

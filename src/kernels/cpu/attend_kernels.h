@@ -56,6 +56,7 @@ struct RowBlock {
   float max[kRowBlock];                          ///< running maximum of the logits, which are in bits: times log2 e
   alignas(64) float sum[kRowBlock][kMaxLanes];   ///< Σ 2^(logit - max), lane by lane
   alignas(64) float zero[kRowBlock][kMaxLanes];  ///< Σ 2^(logit - max) · value zero, which all channels share
+  float log_sum[kRowBlock];                      ///< log2 Σ 2^logit over all tokens; for add_mass alone
   float q_mean[kRowBlock];                       ///< q·mean of the equalized keys that q meets, or 0
   float x_mean[kRowBlock];                       ///< the same of those that x meets
   float x_scale[kRowBlock];                      ///< q ≈ x_scale · x
@@ -86,19 +87,13 @@ struct StretchMemory {
   Fetch fetch;                ///< every step of the kernels asks for a few lines, so that memory is never idle
 };
 
-/// A block's rows as add_mass needs them: the logarithm, to base 2, of each row's sum of 2^logit.
-struct RowMass {
-  float log_sum[kRowBlock];
-};
-
 struct AttendKernels {
   /// Fill q and q_mean (kFp16), or x, x_mean, x_scale and x_sum.
   void (*prepare_rows)(codec::TokenCodec codec, const RowSource& source, RowBlock& rows);
   /// One stretch for one block of rows; `reach` is the largest of rows.visible, at least 1.
   void (*attend[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory);
   /// mass[t] += Σ over rows of the attention that they pay token t of an fp16 stretch.
-  void (*add_mass)(const Stretch& stretch, uint32_t reach, RowBlock& rows, const RowMass& sums, StretchMemory& memory,
-                   float* mass);
+  void (*add_mass)(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory, float* mass);
 };
 
 extern const AttendKernels kAttendScalar;

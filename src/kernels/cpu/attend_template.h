@@ -52,12 +52,11 @@ uint32_t MakeLogits(const Stretch& stretch, uint32_t reach, RowBlock& rows, Stre
 }
 
 template <class V>
-void AddMass(const Stretch& stretch, uint32_t reach, RowBlock& rows, const RowMass& sums, StretchMemory& memory,
-             float* mass) {
+void AddMass(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory, float* mass) {
   const uint32_t padded = MakeLogits<V, TokenCodec::kFp16>(stretch, reach, rows, memory);
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
     MaskRow<V>(rows.hidden[row], rows.visible[row], padded, memory.p[row]);
-    const auto minus_sum = V::Set(-sums.log_sum[row]);
+    const auto minus_sum = V::Set(-rows.log_sum[row]);
     for (uint32_t t = 0; t < padded; t += V::kLanes) {
       V::Store(mass + t, V::Add(V::Load(mass + t), Exp2<V>(V::Add(V::Load(memory.p[row] + t), minus_sum))));
     }

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "kvant/cache/sequence.h"
+#include "unit/cache/attend_all.h"
 
 namespace kvant::cache {
 namespace {
@@ -43,30 +44,6 @@ class LayerCacheTest : public testing::TestWithParam<const char*> {
     }
   }
 
-  // Attention of one query over everything stored.
-  std::vector<float> Attend(const LayerCache& cache, uint32_t head) {
-    std::vector<float> q(kShape.head_dim);
-    for (size_t c = 0; c < q.size(); ++c) {
-      q[c] = std::sin(static_cast<float>(c) + 1.0F) * 0.3F;
-    }
-    const int32_t position = static_cast<int32_t>(cache.num_tokens());
-    kernels::AttendQueries queries;
-    queries.data = q.data();
-    queries.num_queries = 1;
-    queries.q_heads_per_kv_head = 1;
-    queries.head_dim = kShape.head_dim;
-    queries.scale = 0.2F;
-    queries.positions = std::span(&position, 1);
-    std::vector<kernels::AttendSlice> slices;
-    for (uint32_t chunk = 0; chunk < cache.num_chunks(); ++chunk) {
-      const ChunkSlices part = cache.Chunk(head, chunk);
-      slices.insert(slices.end(), part.span().begin(), part.span().end());
-    }
-    std::vector<float> out(kShape.head_dim);
-    kernels::AttendRef(queries, slices, out);
-    return out;
-  }
-
   MemoryAccount account_;
 };
 
@@ -103,7 +80,7 @@ TEST_P(LayerCacheTest, ABlockAdoptedIsTheCacheEncodedInPlace) {
     EXPECT_EQ(receiver.split(), local.split()) << count;
     EXPECT_EQ(receiver.stored_bytes(), layout.total_bytes());
     for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
-      EXPECT_EQ(Attend(receiver, head), Attend(local, head)) << count << " tokens, head " << head;
+      EXPECT_EQ(AttendToAll(receiver, head), AttendToAll(local, head)) << count << " tokens, head " << head;
     }
   }
 }
@@ -125,7 +102,7 @@ TEST_P(LayerCacheTest, GeneratedTokensGiveTheCodesOfAPrompt) {
   }
   EXPECT_EQ(at_once.split(), by_step.split());
   for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
-    EXPECT_EQ(Attend(at_once, head), Attend(by_step, head));
+    EXPECT_EQ(AttendToAll(at_once, head), AttendToAll(by_step, head));
   }
 }
 
@@ -150,10 +127,10 @@ TEST_P(LayerCacheTest, OnlyExactTokensCanBeTakenBack) {
   Append(cache, 300, 1);
   ASSERT_TRUE(cache.EncodeDue(codec::PromptTail::kByPosition, nullptr).ok());
   const uint32_t exact = cache.split().num_tail;
-  const std::vector<float> before = Attend(cache, 0);
+  const std::vector<float> before = AttendToAll(cache, 0);
   Append(cache, 7, 1);
   ASSERT_TRUE(cache.ShrinkExact(7).ok());
-  EXPECT_EQ(Attend(cache, 0), before);
+  EXPECT_EQ(AttendToAll(cache, 0), before);
   if (cache.split().num_encoded > 0) {
     EXPECT_EQ(cache.ShrinkExact(exact + 1).code(), StatusCode::kOutOfRange);
     EXPECT_EQ(cache.num_tokens(), 300U);
@@ -172,8 +149,9 @@ TEST_P(LayerCacheTest, DamagedBlocksAreRefused) {
   EXPECT_EQ(receiver.AdoptBlock(other, std::vector<std::byte>(other.total_bytes())).code(), StatusCode::kMismatch);
   const Half infinity{0x7C00};
   const auto head = codec::HeadOf(layout, std::span<std::byte>(block), 2);
-  const std::span<std::byte> target = codec::HasScale(layout.codec) ? head.tiers[static_cast<size_t>(codec::TierOf(layout.codec))].key_scales
-                                       : head.tail_values;
+  const std::span<std::byte> target = codec::HasScale(layout.codec)
+                                          ? head.tiers[static_cast<size_t>(codec::TierOf(layout.codec))].key_scales
+                                          : head.tail_values;
   std::memcpy(target.data() + 6, &infinity, sizeof infinity);
   const Status damaged = receiver.AdoptBlock(layout, block);
   EXPECT_EQ(damaged.code(), StatusCode::kNumeric);

@@ -1,12 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <string>
 
 #include "kvant/cache/sequence.h"
 #include "support/block_reference.h"
+#include "unit/cache/attend_all.h"
 
 namespace kvant::cache {
 namespace {
@@ -41,15 +41,6 @@ TierMap Some(uint32_t due, uint64_t seed = 5) {
   return test::RandomTiers({quarter, quarter + 1, quarter, due - 3 * quarter - 1}, kShape.num_kv_heads, seed);
 }
 
-std::vector<kernels::AttendSlice> AllSlices(const LayerCache& cache, uint32_t head) {
-  std::vector<kernels::AttendSlice> slices;
-  for (uint32_t chunk = 0; chunk < cache.num_chunks(); ++chunk) {
-    const ChunkSlices part = cache.Chunk(head, chunk);
-    slices.insert(slices.end(), part.span().begin(), part.span().end());
-  }
-  return slices;
-}
-
 // The position of every token that can be attended to.
 std::vector<int32_t> PositionsOf(const LayerCache& cache, uint32_t head) {
   std::vector<int32_t> positions;
@@ -60,23 +51,6 @@ std::vector<int32_t> PositionsOf(const LayerCache& cache, uint32_t head) {
     }
   }
   return positions;
-}
-
-std::vector<float> Attend(const LayerCache& cache, uint32_t head) {
-  std::vector<float> q(kShape.head_dim);
-  for (size_t c = 0; c < q.size(); ++c) {
-    q[c] = std::sin(static_cast<float>(c) + 1.0F) * 0.05F;
-  }
-  const int32_t position = static_cast<int32_t>(cache.num_tokens());
-  kernels::AttendQueries queries;
-  queries.data = q.data();
-  queries.num_queries = 1;
-  queries.q_heads_per_kv_head = 1;
-  queries.head_dim = kShape.head_dim;
-  queries.positions = std::span(&position, 1);
-  std::vector<float> out(kShape.head_dim);
-  kernels::AttendRef(queries, AllSlices(cache, head), out);
-  return out;
 }
 
 TEST_P(TiersTest, TheBlockIsTheReferencesByteForByte) {
@@ -110,7 +84,7 @@ TEST_P(TiersTest, ABlockAdoptedIsTheCacheEncodedInPlace) {
   EXPECT_EQ(receiver.stored_bytes(), layout.total_bytes());
   for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
     EXPECT_EQ(PositionsOf(receiver, head), PositionsOf(local, head));
-    EXPECT_EQ(Attend(receiver, head), Attend(local, head));
+    EXPECT_EQ(AttendToAll(receiver, head), AttendToAll(local, head));
   }
 }
 
@@ -164,7 +138,7 @@ TEST_P(TiersTest, OneTierIsThePlainPrecision) {
     ASSERT_TRUE(plain.EncodeDue(codec::PromptTail::kEncodeAll, nullptr).ok());
     EXPECT_EQ(spectrum.stored_bytes(), plain.stored_bytes() + 16);
     for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
-      EXPECT_EQ(Attend(spectrum, head), Attend(plain, head)) << word;
+      EXPECT_EQ(AttendToAll(spectrum, head), AttendToAll(plain, head)) << word;
     }
   }
 }

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <random>
 
 #include "kvant/cache/attend_chunks.h"
 #include "kvant/cache/sequence.h"
+#include "unit/cache/attend_all.h"
 
 namespace kvant::cache {
 namespace {
@@ -40,10 +40,7 @@ class WindowTest : public testing::TestWithParam<const char*> {
 
   // Of the newest token's query, over every chunk.
   static std::vector<float> Attend(const LayerCache& cache, uint32_t head) {
-    std::vector<float> q(kShape.head_dim);
-    for (size_t c = 0; c < q.size(); ++c) {
-      q[c] = std::sin(static_cast<float>(c) + 1.0F) * 0.3F;
-    }
+    const std::vector<float> q = SomeQuery(kShape.head_dim);
     const auto position = static_cast<int32_t>(cache.num_tokens() - 1);
     kernels::AttendQueries queries;
     queries.data = q.data();
