@@ -52,8 +52,9 @@ void AddPromptFlags(CLI::App& command, GenerateFlags& flags) {
 
 void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--kv", flags.kv,
-            "Precision of the cache: fp16, int8, int4, each with ,eq=on|off ,sinks=N "
-            ",residual=N|inf (default: int8; where something is sent as-received)");
+            "Precision of the cache: fp16, int8, int4, spectrum:b=B, pdtrim:B, sws:B, each but fp16 with ,eq=on|off "
+            ",sinks=N ,residual=N|inf (default: int8; where something is sent as-received). A spectrum takes ,policy= "
+            ",importance= ,scope= ,decay= (README)");
   AddOption(
       command, "--wire", flags.wire,
       "Precision of what is sent, the same words (default: int8). The first N of sinks=N stay fp16, and with eq=on "

@@ -27,4 +27,16 @@ Result<std::vector<codec::Precision>> ParsePrecisionList(std::string_view list) 
   return precisions;
 }
 
+Result<std::vector<codec::Precision>> ParsePlainPrecisionList(std::string_view list) {
+  KVANT_ASSIGN_OR_RETURN(std::vector<codec::Precision> precisions, ParsePrecisionList(list));
+  for (const codec::Precision& precision : precisions) {
+    if (precision.spectrum) {
+      return Status(StatusCode::kInvalidArgument,
+                    "precision '" + codec::PrecisionWord(precision) +
+                        "': there is no prompt here to choose tiers by; its tiers are fp16, int8 and int4");
+    }
+  }
+  return precisions;
+}
+
 }  // namespace kvant::cli

@@ -12,4 +12,8 @@ namespace kvant::cli {
 /// Errors  those of codec::ParsePrecision
 Result<std::vector<codec::Precision>> ParsePrecisionList(std::string_view list);
 
+/// The same for what has no prompt, by which a spectrum could choose.
+/// Errors  kInvalidArgument, too, where a word gives tokens to tiers
+Result<std::vector<codec::Precision>> ParsePlainPrecisionList(std::string_view list);
+
 }  // namespace kvant::cli

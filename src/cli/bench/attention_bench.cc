@@ -141,7 +141,7 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
 }
 
 Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
-  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(flags.kv));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePlainPrecisionList(flags.kv));
   KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
   KVANT_RETURN_IF_ERROR(CheckHeads(flags));
   ThreadPool pool(flags.cpu.threads);

@@ -26,7 +26,7 @@ constexpr uint64_t kPayloadBytes = uint64_t{1} << 30;
 constexpr uint64_t kQuickPayloadBytes = uint64_t{1} << 29;
 
 Result<std::vector<codec::TokenCodec>> CodecsOf(const std::string& kv) {
-  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(kv));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePlainPrecisionList(kv));
   std::vector<codec::TokenCodec> codecs;
   for (const codec::Precision& precision : precisions) {
     if (std::find(codecs.begin(), codecs.end(), precision.codec) == codecs.end()) {

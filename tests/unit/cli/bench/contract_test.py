@@ -139,6 +139,8 @@ class BenchContractTest(unittest.TestCase):
                                 (("codec", "--compare", "llama.cpp"), "--compare"),
                                 (("codec", "--head-dim", "33"), "--head-dim"), (("codec", "--kv", "int3"), "int3"),
                                 (("attention", "--q-heads", "9"), "--q-heads"),
+                                (("attention", "--kv", "spectrum:b=0.5"), "no prompt"),
+                                (("codec", "--kv", "int8,sws:0.5"), "no prompt"),
                                 (("attention", "--context", "0"), "--context"),
                                 (("attention", "--context", "4"), "from 128"),
                                 (("decode", "--compare", "vllm"), "--compare"),
