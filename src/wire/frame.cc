@@ -1,6 +1,8 @@
 #include "kvant/wire/frame.h"
 
 #include <array>
+#include <string>
+#include <utility>
 
 #include "kvant/base/hash.h"
 #include "wire/envelope.h"
@@ -68,13 +70,38 @@ Status CheckEnvelope(const RawHeader& raw, uint64_t num_bytes) {
   return OkStatus();
 }
 
-Status CheckMeaning(const RawHeader& raw) {
+Status CheckWhole(uint64_t num_bytes) {
+  if (num_bytes >= kHeaderBytes) {
+    return OkStatus();
+  }
+  return {StatusCode::kOutOfRange, "a frame begins with " + std::to_string(kHeaderBytes) + " bytes, " +
+                                       std::to_string(num_bytes) + " are there"};
+}
+
+Status CheckChecksum(const RawHeader& raw, uint64_t computed) {
+  return raw.checksum == computed
+             ? OkStatus()
+             : Status(StatusCode::kCorruption, "the frame's checksum does not match its bytes");
+}
+
+Status CheckType(const RawHeader& raw) {
   if (FrameTypeName(static_cast<FrameType>(raw.type)) == kUnknownType) {
     return {StatusCode::kInvalidArgument, "frame type " + std::to_string(raw.type) + " is unknown"};
   }
-  KVANT_RETURN_IF_ERROR(CheckRange("flags", raw.flags, 0, 0));
-  const bool has_layer = raw.type == static_cast<uint16_t>(FrameType::kLayer);
+  return OkStatus();
+}
+
+Status CheckFlags(const RawHeader& raw) { return CheckRange("flags", raw.flags, 0, 0); }
+
+Status CheckLayerField(const RawHeader& raw) {
+  const auto type = static_cast<FrameType>(raw.type);
+  const bool has_layer =
+      type == FrameType::kLayer || type == FrameType::kUpgradeRequest || type == FrameType::kUpgrade;
   return CheckRange("layer", raw.layer, 0, has_layer ? kMaxLayers - 1 : 0);
+}
+
+FrameHeader HeaderOf(const RawHeader& raw) {
+  return {static_cast<FrameType>(raw.type), raw.layer, raw.payload_bytes, raw.session};
 }
 
 }  // namespace
@@ -91,23 +118,58 @@ std::string_view FrameTypeName(FrameType type) {
     case FrameType::kAnswerRequest: return "answer request";
     case FrameType::kAnswerText: return "answer text";
     case FrameType::kAnswerEnd: return "answer end";
+    case FrameType::kUpgradeOffer: return "upgrade offer";
+    case FrameType::kUpgradeRequest: return "upgrade request";
+    case FrameType::kUpgrade: return "upgrade";
   }
   return kUnknownType;
 }
 
 Result<FrameView> OpenFrame(std::span<const std::byte> bytes) {
-  if (bytes.size() < kHeaderBytes) {
-    return Status(StatusCode::kOutOfRange, "a frame begins with " + std::to_string(kHeaderBytes) + " bytes, " +
-                                               std::to_string(bytes.size()) + " are there");
-  }
+  KVANT_RETURN_IF_ERROR(CheckWhole(bytes.size()));
   const RawHeader raw = ReadHeader(bytes);
   KVANT_RETURN_IF_ERROR(CheckEnvelope(raw, bytes.size()));
-  if (raw.checksum != ChecksumOf(bytes)) {
-    return Status(StatusCode::kCorruption, "the frame's checksum does not match its bytes");
+  KVANT_RETURN_IF_ERROR(CheckChecksum(raw, ChecksumOf(bytes)));
+  KVANT_RETURN_IF_ERROR(CheckType(raw));
+  KVANT_RETURN_IF_ERROR(CheckFlags(raw));
+  KVANT_RETURN_IF_ERROR(CheckLayerField(raw));
+  return FrameView{HeaderOf(raw), bytes.subspan(kHeaderBytes)};
+}
+
+std::optional<uint64_t> AnnouncedBytes(std::span<const std::byte> header) {
+  const RawHeader raw = ReadHeader(header);
+  const uint64_t announced = kHeaderBytes + raw.payload_bytes;
+  return CheckEnvelope(raw, announced).ok() ? std::optional(announced) : std::nullopt;
+}
+
+FrameExamination ExamineFrame(std::span<const std::byte> bytes) {
+  FrameExamination found;
+  const auto note = [&](Status status) {
+    if (!status.ok()) {
+      found.faults.push_back(std::move(status));
+    }
+    return found.faults.empty();
+  };
+  if (!note(CheckWhole(bytes.size()))) {
+    return found;
   }
-  KVANT_RETURN_IF_ERROR(CheckMeaning(raw));
-  return FrameView{{static_cast<FrameType>(raw.type), raw.layer, raw.payload_bytes, raw.session},
-                   bytes.subspan(kHeaderBytes)};
+  const RawHeader raw = ReadHeader(bytes);
+  found.version = raw.version;
+  found.flags = raw.flags;
+  found.header = HeaderOf(raw);
+  found.stored_checksum = raw.checksum;
+  found.computed_checksum = ChecksumOf(bytes);
+  if (!note(CheckEnvelope(raw, bytes.size()))) {
+    return found;
+  }
+  note(CheckChecksum(raw, found.computed_checksum));
+  note(CheckType(raw));
+  note(CheckFlags(raw));
+  note(CheckLayerField(raw));
+  if (CheckType(raw).ok()) {
+    found.view = FrameView{found.header, bytes.subspan(kHeaderBytes)};
+  }
+  return found;
 }
 
 Result<Buffer> AllocateFrame(const FrameHeader& header) {

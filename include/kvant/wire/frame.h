@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "kvant/base/status.h"
 
@@ -17,7 +19,7 @@ namespace kvant::wire {
 ///   4       2      version
 ///   6       2      type
 ///   8       4      flags, 0 in version 1
-///   12      4      layer, 0 except in layer frames
+///   12      4      layer, 0 except in frames of one layer
 ///   16      8      payload bytes
 ///   24      8      session
 ///   32      8      checksum: XXH3-64 of the whole frame with this field 0
@@ -46,8 +48,12 @@ enum class FrameType : uint16_t {
   kAnswerRequest = 16,  ///< sender to receiver: how to go on
   kAnswerText = 17,     ///< receiver to sender
   kAnswerEnd = 18,      ///< receiver to sender: why the answer ended, and what it took
+  // After done, where tokens of a progressive prompt may be raised (upgrade.h).
+  kUpgradeOffer = 19,    ///< sender to receiver, before the answer request: how far
+  kUpgradeRequest = 20,  ///< receiver to sender: which tokens of a layer
+  kUpgrade = 21,         ///< sender to receiver: their missing planes
 };
-inline constexpr size_t kFrameTypeNumbers = 19;  ///< every type's number is below
+inline constexpr size_t kFrameTypeNumbers = 22;  ///< every type's number is below
 
 std::string_view FrameTypeName(FrameType type);
 
@@ -76,5 +82,23 @@ struct FrameView {
 ///         kInvalidArgument     an unknown type or flag, a layer where none belongs
 /// Cost    one pass over the bytes, no allocation
 Result<FrameView> OpenFrame(std::span<const std::byte> bytes);
+
+/// How long the frame is whose header this is: where frames stand one after another, the next one begins there.
+/// Requires a whole header. Nothing where it is none that this build can measure: magic, version, size
+std::optional<uint64_t> AnnouncedBytes(std::span<const std::byte> header);
+
+/// What bytes say of themselves before any of it is believed: for reports about damaged frames.
+struct FrameExamination {
+  uint16_t version = 0;
+  uint32_t flags = 0;
+  FrameHeader header;  ///< as it lies there: an unknown type is kept
+  uint64_t stored_checksum = 0;
+  uint64_t computed_checksum = 0;  ///< of all the bytes
+  /// Every one, where OpenFrame stops at the first; of bytes that are no whole frame of this version that one alone.
+  std::vector<Status> faults;
+  /// Where the frame is whole and of a known type, checksum, flags and layer right or not.
+  std::optional<FrameView> view;
+};
+FrameExamination ExamineFrame(std::span<const std::byte> bytes);
 
 }  // namespace kvant::wire

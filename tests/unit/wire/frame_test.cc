@@ -90,5 +90,43 @@ TEST(FrameTest, ARequestOfAnotherProtocolIsNamed) {
   EXPECT_NE(status.message().find("magic"), std::string::npos);
 }
 
+TEST(FrameTest, ExaminationNamesEveryFault) {
+  std::vector<std::byte> bytes = Patched<uint32_t>(8, 1, false);  // flags
+  bytes[12] = std::byte{5};                                         // the layer of a done frame
+  const FrameExamination found = ExamineFrame(bytes);
+  ASSERT_EQ(found.faults.size(), 3U);
+  EXPECT_EQ(found.faults[0].code(), StatusCode::kCorruption);
+  EXPECT_EQ(found.faults[1].message(), "flags 1, must be 0");
+  EXPECT_EQ(found.faults[2].message(), "layer 5, must be 0");
+  EXPECT_EQ(found.faults[0].message(), OpenFrame(bytes).status().message()) << "the first one is OpenFrame's";
+  EXPECT_NE(found.stored_checksum, found.computed_checksum);
+  ASSERT_TRUE(found.view.has_value());
+  EXPECT_EQ(DecodeDone(*found.view).value(), (Done{10, 2}));
+}
+
+TEST(FrameTest, ExaminationOfASoundFrameIsOpenFrame) {
+  const Buffer frame = EncodeDone(7, {10, 2}).value();
+  const FrameExamination found = ExamineFrame(frame.bytes());
+  EXPECT_TRUE(found.faults.empty());
+  EXPECT_EQ(found.stored_checksum, found.computed_checksum);
+  ASSERT_TRUE(found.view.has_value());
+  EXPECT_EQ(found.view->header, OpenFrame(frame.bytes())->header);
+  EXPECT_EQ(AnnouncedBytes(frame.bytes()), frame.size());
+}
+
+TEST(FrameTest, WhatIsNoFrameHasOneFaultAndNoLength) {
+  for (const auto& bytes : {Patched<uint32_t>(0, 0x20544547, true), Patched<uint16_t>(4, 2, true),
+                            Patched<uint64_t>(16, kMaxPayloadBytes + 1, true)}) {
+    const FrameExamination found = ExamineFrame(bytes);
+    ASSERT_EQ(found.faults.size(), 1U);
+    EXPECT_EQ(found.faults[0].code(), CodeOf(bytes));
+    EXPECT_FALSE(found.view.has_value());
+    EXPECT_FALSE(AnnouncedBytes(bytes).has_value());
+  }
+  EXPECT_EQ(AnnouncedBytes(Patched<uint64_t>(16, 1000, false)), kHeaderBytes + 1000);
+  EXPECT_EQ(ExamineFrame(Patched<uint64_t>(16, 1000, false)).faults.size(), 1U);
+  EXPECT_EQ(ExamineFrame({}).faults.at(0).code(), StatusCode::kOutOfRange);
+}
+
 }  // namespace
 }  // namespace kvant::wire
