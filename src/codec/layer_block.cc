@@ -4,6 +4,7 @@
 
 #include "kvant/base/check.h"
 #include "kvant/codec/equalization.h"
+#include "kvant/codec/progressive.h"
 
 namespace kvant::codec {
 namespace {
@@ -36,11 +37,11 @@ LayerBlockHead<Byte> CutHead(const LayerBlockLayout& layout, std::span<Byte> blo
   head.tier_ids = cutter.Take(layout.tier_id_bytes());
   for (const Tier tier : kStoredTiers) {
     LayerBlockTier<Byte>& section = head.tiers[static_cast<size_t>(tier)];
-    const TokenCodec codec = layout.codec_of(tier);
+    const RowFormat format = layout.format_of(tier);
     const size_t rows = layout.counts().of(tier);
-    const size_t codes = RowCodeBytes(codec, layout.shape.head_dim) * rows;
-    const size_t scales = HasScale(codec) ? sizeof(Half) * rows : 0;
-    const size_t zeros = HasZero(codec) ? sizeof(Half) * rows : 0;
+    const size_t codes = format.code_bytes * rows;
+    const size_t scales = format.has_scale ? sizeof(Half) * rows : 0;
+    const size_t zeros = format.has_zero ? sizeof(Half) * rows : 0;
     section.key_codes = cutter.Take(codes);
     section.key_scales = cutter.Take(scales);
     section.key_zeros = cutter.Take(zeros);
@@ -78,6 +79,10 @@ TierCounts LayerBlockLayout::counts() const {
   return counts;
 }
 
+RowFormat LayerBlockLayout::format_of(Tier tier) const {
+  return progressive ? ProgressiveFormat(tier, shape.head_dim) : FormatOf(codec_of(tier), shape.head_dim);
+}
+
 size_t LayerBlockLayout::tier_id_bytes() const { return tiers && tiers->mixed() ? TierIdBytes(split.num_encoded) : 0; }
 
 size_t LayerBlockLayout::map_bytes() const {
@@ -88,7 +93,7 @@ size_t LayerBlockLayout::head_bytes() const {
   const size_t exact_tokens = size_t{split.num_sinks} + split.num_tail;
   size_t rows = exact_tokens * RowBytes(TokenCodec::kFp16, shape.head_dim);
   for (const Tier tier : kStoredTiers) {
-    rows += counts().of(tier) * RowBytes(codec_of(tier), shape.head_dim);
+    rows += counts().of(tier) * format_of(tier).bytes();
   }
   return tier_id_bytes() + 2 * rows;
 }

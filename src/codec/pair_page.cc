@@ -120,10 +120,10 @@ Status CheckPairFormat(const PairFormat& format, const WidthMap& map) {
   if (format.page_tokens != 32 && format.page_tokens != 64 && format.page_tokens != 128) {
     return OutOfRange("a page of tokens:", format.page_tokens);
   }
-  if (format.value_bits < 2 || format.value_bits > 4) {
+  if (format.value_bits != 8 && (format.value_bits < 2 || format.value_bits > 4)) {
     return OutOfRange("value bits:", format.value_bits);
   }
-  if (format.value_group == 0 || format.head_dim % format.value_group != 0) {
+  if (format.value_group == 0 || format.value_group % 16 != 0 || format.head_dim % format.value_group != 0) {
     return OutOfRange("value group:", format.value_group);
   }
   if (map.head_dim() != format.head_dim) {
@@ -155,6 +155,19 @@ PairPage EncodePairPageRef(const PairFormat& format, const WidthMap& map, const 
   EncodeKeys(format, map, keys, stride, &page);
   EncodeValues(format, values, stride, &page);
   return page;
+}
+
+double KeyGroupError(PairRule rule, uint32_t bits, std::span<const float> keys) {
+  std::vector<uint8_t> codes(keys.size());
+  Half scale;
+  Half zero;
+  QuantizeGroup(rule, static_cast<int>(bits), keys, codes, &scale, &zero);
+  double sum = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const float error = keys[i] - (ToFloat(scale) * static_cast<float>(codes[i]) + ToFloat(zero));
+    sum += static_cast<double>(error) * static_cast<double>(error);
+  }
+  return sum;
 }
 
 void DecodePairPageRef(const PairFormat& format, const PairPage& page, std::span<float> keys, std::span<float> values) {

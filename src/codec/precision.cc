@@ -75,7 +75,8 @@ Status ParseKind(std::string_view word, std::string_view kind, Precision* precis
     return OkStatus();
   }
   return {StatusCode::kPrecisionUnsupported,
-          "unknown precision '" + std::string(word) + "'; known are fp16, int8, int4, spectrum:b=B, pdtrim:B, sws:B"};
+          "unknown precision '" + std::string(word) + "'; known are fp16, int8, int4, spectrum:b=B, "
+          "progressive:b=B, pdtrim:B, sws:B"};
 }
 
 }  // namespace
@@ -104,6 +105,9 @@ Result<Precision> ParsePrecision(std::string_view word) {
   precision.codec = CodecOf(TierOf(precision.codec), precision.equalize);
   if (precision.spectrum) {
     KVANT_RETURN_IF_ERROR(CheckSpectrum(*precision.spectrum).WithContext("precision '" + std::string(word) + "'"));
+    if (precision.spectrum->progressive && !precision.equalize) {
+      return Invalid(word, "eq=off", "has no meaning for progressive: 4-bit planes need equalized keys");
+    }
   }
   return precision;
 }

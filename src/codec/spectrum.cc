@@ -78,7 +78,8 @@ Result<std::optional<Spectrum>> ParseSpectrum(std::string_view kind) {
   Spectrum spectrum;
   if (name == "pdtrim" || name == "sws") {
     spectrum.rule = name == "sws" ? TierRule::kSws : TierRule::kPdTrim;
-  } else if (name == "spectrum") {
+  } else if (name == "spectrum" || name == "progressive") {
+    spectrum.progressive = name == "progressive";
     if (colon == std::string_view::npos) {
       return std::optional(spectrum);
     }
@@ -100,6 +101,9 @@ Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectr
   if (name == "first" && spectrum->rule == TierRule::kPdTrim) {
     return ParseNumber(name, value, &spectrum->first.emplace());
   }
+  if (name == "refine" && spectrum->progressive) {
+    return ParseNumber(name, value, &spectrum->refine.emplace());
+  }
   if (name == "importance" && spectrum->rule != TierRule::kPdTrim) {
     return Choose(kImportances, name, value, &spectrum->importance);
   }
@@ -111,8 +115,8 @@ Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectr
   }
   return Invalid(name, spectrum->rule == TierRule::kPdTrim
                            ? "is unknown; known are eq=, sinks=, residual=, first="
-                           : "is unknown; known are eq=, sinks=, residual=, policy= (spectrum), importance=, scope=, "
-                             "decay=");
+                           : "is unknown; known are eq=, sinks=, residual=, policy= (spectrum, progressive), "
+                             "importance=, scope=, decay=, refine= (progressive)");
 }
 
 Status CheckSpectrum(const Spectrum& spectrum) {
@@ -123,6 +127,9 @@ Status CheckSpectrum(const Spectrum& spectrum) {
   }
   if (!(spectrum.decay >= 0 && spectrum.decay <= 1)) {
     return Invalid("decay", "must be from 0 to 1");
+  }
+  if (spectrum.refine && !(*spectrum.refine >= spectrum.budget && *spectrum.refine <= 1)) {
+    return Invalid("refine", "must be from b to 1");
   }
   if (spectrum.first && !(*spectrum.first >= 0 && *spectrum.first <= 1)) {
     return Invalid("first", "must be from 0 to 1");
@@ -140,6 +147,7 @@ std::string SpectrumWord(const Spectrum& spectrum) {
   const Spectrum defaults;
   std::string word = spectrum.rule == TierRule::kPdTrim ? "pdtrim:"
                      : spectrum.rule == TierRule::kSws  ? "sws:"
+                     : spectrum.progressive             ? "progressive:b="
                                                         : "spectrum:b=";
   word += Decimal(spectrum.budget);
   if (spectrum.rule != defaults.rule && !IsSelection(spectrum.rule)) {
@@ -153,6 +161,9 @@ std::string SpectrumWord(const Spectrum& spectrum) {
   }
   if (spectrum.decay != defaults.decay) {
     word += ",decay=" + Decimal(spectrum.decay);
+  }
+  if (spectrum.refine) {
+    word += ",refine=" + Decimal(*spectrum.refine);
   }
   if (spectrum.first) {
     word += ",first=" + Decimal(*spectrum.first);

@@ -5,24 +5,12 @@
 #include <cstring>
 #include <string>
 
+#include "codec/nibbles.h"
 #include "kvant/base/check.h"
 #include "kvant/base/checked.h"
 
 namespace kvant::codec {
 namespace {
-
-void PackNibbles(std::span<const uint8_t> codes, uint8_t* row) {
-  std::memset(row, 0, 4 * CeilDiv(codes.size(), 8));
-  for (size_t c = 0; c < codes.size(); ++c) {
-    row[4 * (c / 8) + c % 4] |= static_cast<uint8_t>(codes[c] << (c % 8 < 4 ? 0 : 4));
-  }
-}
-
-void UnpackNibbles(const uint8_t* row, std::span<uint8_t> codes) {
-  for (size_t c = 0; c < codes.size(); ++c) {
-    codes[c] = (row[4 * (c / 8) + c % 4] >> (c % 8 < 4 ? 0 : 4)) & 0xFU;
-  }
-}
 
 void EncodeRow(TokenCodec codec, std::span<const float> x, uint8_t* row, quant::GroupParams* params) {
   std::array<uint8_t, kMaxHeadDim> codes{};
@@ -64,8 +52,10 @@ size_t RowCodeBytes(TokenCodec codec, uint32_t head_dim) {
   }
 }
 
-size_t RowBytes(TokenCodec codec, uint32_t head_dim) {
-  return RowCodeBytes(codec, head_dim) + (HasScale(codec) ? 2U : 0U) + (HasZero(codec) ? 2U : 0U);
+size_t RowBytes(TokenCodec codec, uint32_t head_dim) { return FormatOf(codec, head_dim).bytes(); }
+
+RowFormat FormatOf(TokenCodec codec, uint32_t head_dim) {
+  return {RowCodeBytes(codec, head_dim), HasScale(codec), HasZero(codec)};
 }
 
 void EncodeRowsRef(TokenCodec codec, uint32_t head_dim, const Half* src, size_t src_stride, size_t num_tokens,

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kvant/codec/equalization.h"
+#include "kvant/codec/progressive.h"
 
 namespace kvant::test {
 namespace {
@@ -79,7 +80,7 @@ TierSource RowsOfTier(const codec::LayerBlockLayout& layout, const LayerRows& ro
     const size_t at = rows.Row(h, layout.split.num_sinks + i);
     std::vector<Half> key(rows.keys.begin() + static_cast<ptrdiff_t>(at),
                           rows.keys.begin() + static_cast<ptrdiff_t>(at + rows.head_dim));
-    if (layout.equalized && codec::HasScale(layout.codec_of(tier))) {
+    if (layout.equalized && (layout.progressive || codec::HasScale(layout.codec_of(tier)))) {
       codec::EqualizeRow(key, map.MeanOf(h), map.ScaleOf(h), key);
     }
     source.keys.insert(source.keys.end(), key.begin(), key.end());
@@ -90,10 +91,43 @@ TierSource RowsOfTier(const codec::LayerBlockLayout& layout, const LayerRows& ro
   return source;
 }
 
+// Element by element from the rules of docs/format/token-tiers.md.
+void EncodeProgressiveRef(codec::Tier tier, uint32_t head_dim, const std::vector<Half>& src, uint32_t count,
+                          std::span<std::byte> codes, std::span<std::byte> scales) {
+  for (uint32_t t = 0; t < count; ++t) {
+    std::vector<uint8_t> row(head_dim);
+    Half scale;
+    codec::EncodeRowsRef(codec::TokenCodec::kInt8, head_dim, &src[size_t{t} * head_dim], head_dim, 1,
+                         {row, std::span(&scale, 1), {}});
+    View<Half>(scales)[t] = scale;
+    std::byte* to = &codes[t * codec::ProgressiveFormat(tier, head_dim).code_bytes];
+    std::fill_n(to, codec::ProgressiveFormat(tier, head_dim).code_bytes, std::byte{0});
+    const float inverse = ToFloat(scale) == 0 ? 0 : 1 / ToFloat(scale);
+    for (uint32_t c = 0; c < head_dim; ++c) {
+      const float x = ToFloat(src[size_t{t} * head_dim + c]);
+      const float left = (x * inverse - (static_cast<float>(row[c]) - 128)) * 256;
+      const auto rest = static_cast<uint8_t>(std::min(127.0F, std::nearbyint(left)) + 128);
+      if (tier == codec::Tier::kInt4) {
+        to[c / 8 * 4 + c % 4] |= static_cast<std::byte>(row[c] >> 4 << (c % 8 < 4 ? 0 : 4));
+      } else {
+        to[c] = std::byte{row[c]};
+      }
+      if (tier == codec::Tier::kFp16) {
+        to[head_dim + c] = std::byte{rest};
+      }
+    }
+  }
+}
+
 void EncodeTierRef(const codec::LayerBlockLayout& layout, codec::Tier tier, const TierSource& source,
                    const codec::LayerBlockTier<std::byte>& to) {
   const codec::TokenCodec codec = layout.codec_of(tier);
   const uint32_t head_dim = layout.shape.head_dim;
+  if (layout.progressive) {
+    EncodeProgressiveRef(tier, head_dim, source.keys, source.count, to.key_codes, to.key_scales);
+    EncodeProgressiveRef(tier, head_dim, source.values, source.count, to.value_codes, to.value_scales);
+    return;
+  }
   codec::EncodeRowsRef(codec, head_dim, source.keys.data(), head_dim, source.count,
                        RowsOf(to.key_codes, to.key_scales, to.key_zeros));
   codec::EncodeRowsRef(codec, head_dim, source.values.data(), head_dim, source.count,
@@ -110,6 +144,27 @@ void DecodeSection(codec::TokenCodec codec, uint32_t head_dim, uint32_t count, s
     codec::DecodeRow(codec, head_dim, View<uint8_t>(codes).data() + t * row_bytes,
                      codec::HasScale(codec) ? View<Half>(scales)[t] : Half{},
                      codec::HasZero(codec) ? View<Half>(zeros)[t] : Half{}, row);
+    put(t, std::span<float>(row));
+  }
+}
+
+template <typename Put>
+void DecodeProgressive(codec::Tier tier, uint32_t head_dim, std::span<const std::byte> codes,
+                       std::span<const std::byte> scales, Put&& put) {
+  std::vector<float> row(head_dim);
+  const size_t row_bytes = codec::ProgressiveFormat(tier, head_dim).code_bytes;
+  for (uint32_t t = 0; t * sizeof(Half) < scales.size(); ++t) {
+    const float scale = ToFloat(View<Half>(scales)[t]);
+    const uint8_t* at = View<uint8_t>(codes).data() + t * row_bytes;
+    for (uint32_t c = 0; c < head_dim; ++c) {
+      float code = tier == codec::Tier::kInt4
+                       ? static_cast<float>(at[c / 8 * 4 + c % 4] >> (c % 8 < 4 ? 0 : 4) & 15) * 16 + 7.5F
+                       : at[c];
+      if (tier == codec::Tier::kFp16) {
+        code += (static_cast<float>(at[head_dim + c]) - 128) / 256;
+      }
+      row[c] = scale * (code - 128);
+    }
     put(t, std::span<float>(row));
   }
 }
@@ -231,6 +286,11 @@ DecodedLayer DecodeBlockRef(const codec::LayerBlockLayout& layout, std::span<con
       const auto& rows = head.tiers[static_cast<size_t>(tier)];
       const codec::TokenCodec codec = layout.codec_of(tier);
       const auto at = [&](uint32_t t) { return positions[t]; };
+      if (layout.progressive) {
+        DecodeProgressive(tier, head_dim, rows.key_codes, rows.key_scales, put(out.keys, at, true));
+        DecodeProgressive(tier, head_dim, rows.value_codes, rows.value_scales, put(out.values, at, false));
+        continue;
+      }
       DecodeSection(codec, head_dim, layout.counts().of(tier), rows.key_codes, rows.key_scales, rows.key_zeros,
                     put(out.keys, at, codec::HasScale(codec)));
       DecodeSection(codec, head_dim, layout.counts().of(tier), rows.value_codes, rows.value_scales, rows.value_zeros,

@@ -49,10 +49,12 @@ struct LayerBlockLayout {
   bool equalized = false;
   TokenSplit split;
   std::optional<TierCounts> tiers{};  ///< of the encoded tokens; their sum is split.num_encoded
+  bool progressive = false;           ///< rows of tiers are cut off the progressive code (progressive.h)
 
   /// The same counts with and without `tiers`.
   TierCounts counts() const;
   TokenCodec codec_of(Tier tier) const { return tiers ? CodecOf(tier, equalized) : codec; }
+  RowFormat format_of(Tier tier) const;
   size_t counts_bytes() const { return tiers ? sizeof(uint32_t) * kNumTiers : 0; }
   size_t map_bytes() const;      ///< of mean and scale together
   size_t tier_id_bytes() const;  ///< of one KV head

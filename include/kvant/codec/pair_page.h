@@ -49,8 +49,8 @@ enum class PairRule : uint8_t {
 struct PairFormat {
   uint32_t head_dim = 0;
   uint32_t page_tokens = 128;  ///< tokens of a page, and of a key group
-  uint32_t value_bits = 2;     ///< 2, 3 or 4
-  uint32_t value_group = 0;    ///< channels of a value group, a divisor of head_dim
+  uint32_t value_bits = 2;     ///< 2, 3, 4 or 8
+  uint32_t value_group = 0;    ///< channels of a value group: a multiple of 16 and a divisor of head_dim
   PairRule key_rule = PairRule::kMinMax;
   PairRule value_rule = PairRule::kMinMax;
   friend bool operator==(const PairFormat&, const PairFormat&) = default;
@@ -101,6 +101,10 @@ struct PairPage {
 /// Requires CheckPairFormat; finite input
 PairPage EncodePairPageRef(const PairFormat& format, const WidthMap& map, const Half* keys, const Half* values,
                            size_t stride);
+
+/// Σ (x - x̂)² over the keys of one channel and page at a width: what the choice of widths is made by.
+/// Requires bits in 1…WidthMap::kMaxKeyBits; finite input, not empty
+double KeyGroupError(PairRule rule, uint32_t bits, std::span<const float> keys);
 
 /// x̂ = scale · code + zero in fp32, not rounded after that.
 /// Shapes  keys, values [page_tokens, head_dim]

@@ -21,7 +21,7 @@ struct CacheShape {
 
 /// A precision word, parsed: how the KV of a sequence is stored (design.md, "Command line").
 ///
-/// Grammar   fp16 | int8 | int4 | spectrum:b=B | pdtrim:B | sws:B, then options after commas: eq=on|off, sinks=N,
+/// Grammar   fp16 | int8 | int4 | spectrum:b=B | progressive:b=B | pdtrim:B | sws:B, then options after commas: eq=on|off, sinks=N,
 ///           residual=N|inf, and those of Spectrum
 /// Defaults  eq=on, sinks=4, residual=128; int4 is affine with eq=on and symmetric (the paper's) with eq=off
 struct Precision {
@@ -35,6 +35,7 @@ struct Precision {
   static constexpr uint32_t kDefaultResidual = 128;
   static constexpr uint32_t kEndlessResidual = UINT32_MAX;
 
+  bool is_progressive() const { return spectrum && spectrum->progressive; }
   bool is_exact() const { return codec == TokenCodec::kFp16; }
   friend bool operator==(const Precision&, const Precision&) = default;
 };

@@ -37,6 +37,8 @@ enum class RankScope : uint8_t { kHead, kLayer, kModel };
 ///           [,importance=attention|sampled|norm|position][,scope=head|layer|model][,decay=λ]
 ///           pdtrim:B[,first=R]: with R the first R and last 1 - R of what is kept (the method's own paper), else 4
 ///           sinks and a suffix (SpectrumKV's tables)
+///           progressive:b=B[,…][,refine=B2]: the same choice in the progressive code, of equalized keys; tokens are
+///           raised to the tiers of a budget B2 while decoding goes on
 ///           sws:B[,importance=…][,scope=…]
 struct Spectrum {
   double budget = 0.5;  ///< mean relative cost of a token: fp16 1, int8 1/2, int4 1/4, dropped 0
@@ -45,6 +47,8 @@ struct Spectrum {
   RankScope scope = RankScope::kHead;
   double decay = 0;               ///< λ of importance · exp(-λ · distance to the last token)
   std::optional<double> first{};  ///< of kPdTrim
+  bool progressive = false;       ///< tiers are cut off one code, so that they can be raised (progressive.h)
+  std::optional<double> refine{};  ///< the budget they are raised to
   friend bool operator==(const Spectrum&, const Spectrum&) = default;
 };
 

@@ -46,6 +46,16 @@ size_t RowCodeBytes(TokenCodec codec, uint32_t head_dim);
 /// Bytes of one row with its scale and zero.
 size_t RowBytes(TokenCodec codec, uint32_t head_dim);
 
+/// What a row has, whatever its codes mean.
+struct RowFormat {
+  size_t code_bytes = 0;
+  bool has_scale = false;
+  bool has_zero = false;
+
+  size_t bytes() const { return code_bytes + (has_scale ? sizeof(Half) : 0) + (has_zero ? sizeof(Half) : 0); }
+};
+RowFormat FormatOf(TokenCodec codec, uint32_t head_dim);
+
 /// Rows of consecutive tokens of one KV head, structure of arrays: what stands in frames.
 ///
 /// Shapes  codes  [num_tokens, RowCodeBytes]
