@@ -1,30 +1,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cache/row_buffer.h"
 #include "kvant/base/check.h"
 #include "kvant/cache/sequence.h"
 #include "kvant/kernels/equalize.h"
 
 namespace kvant::cache {
 namespace {
-
-// Memory for the encoded rows of one batch.
-struct RowBuffer {
-  explicit RowBuffer(size_t rows, uint32_t head_dim)
-      : codes(rows * codec::RowCodeBytes(codec::TokenCodec::kFp16, head_dim)), scales(rows), zeros(rows) {}
-
-  codec::TokenRows Rows(codec::TokenCodec codec, uint32_t head_dim, uint32_t count) {
-    return {std::span(codes).first(count * codec::RowCodeBytes(codec, head_dim)),
-            std::span(scales).first(codec::HasScale(codec) ? count : 0),
-            std::span(zeros).first(codec::HasZero(codec) ? count : 0)};
-  }
-
-  std::vector<uint8_t> codes;
-  std::vector<Half> scales;
-  std::vector<Half> zeros;
-};
-
-codec::ConstTokenRows Const(const codec::TokenRows& rows) { return {rows.codes, rows.scales, rows.zeros}; }
 
 float Norm(const Half* row, uint32_t head_dim) {
   float sum = 0;
@@ -65,6 +48,7 @@ struct LayerCache::EncodeBuffers {
   std::vector<Half> tier_values;
   RowBuffer coded_keys;
   RowBuffer coded_values;
+  Planes planes;
 };
 
 uint32_t LayerCache::num_due(codec::PromptTail tail) const {
@@ -134,14 +118,22 @@ void LayerCache::EncodeTier(const codec::Equalization* map, codec::Tier tier, ui
                             uint32_t first, EncodeBuffers& buffers, const RowSink& sink) const {
   const uint32_t head_dim = shape_.head_dim;
   const codec::TokenCodec codec = run(tier).layout().codec;
-  if (map != nullptr && codec::HasScale(codec)) {
+  const bool progressive = precision_.is_progressive();
+  if (map != nullptr && (progressive || codec::HasScale(codec))) {
     kernels::EqualizeKernelsOf(isa_).equalize(head_dim, map->MeanOf(kv_head).data(), map->ScaleOf(kv_head).data(),
                                               buffers.tier_keys.data(), count);
   }
-  const codec::TokenRows keys = buffers.coded_keys.Rows(codec, head_dim, count);
-  const codec::TokenRows values = buffers.coded_values.Rows(codec, head_dim, count);
-  rows_->encode(codec, head_dim, buffers.tier_keys.data(), head_dim, count, keys);
-  rows_->encode(codec, head_dim, buffers.tier_values.data(), head_dim, count, values);
+  const codec::RowFormat format =
+      progressive ? codec::ProgressiveFormat(tier, head_dim) : codec::FormatOf(codec, head_dim);
+  const codec::TokenRows keys = buffers.coded_keys.Rows(format, count);
+  const codec::TokenRows values = buffers.coded_values.Rows(format, count);
+  if (progressive) {
+    EncodePlanes(*rows_, tier, head_dim, buffers.tier_keys.data(), count, buffers.planes, keys);
+    EncodePlanes(*rows_, tier, head_dim, buffers.tier_values.data(), count, buffers.planes, values);
+  } else {
+    rows_->encode(codec, head_dim, buffers.tier_keys.data(), head_dim, count, keys);
+    rows_->encode(codec, head_dim, buffers.tier_values.data(), head_dim, count, values);
+  }
   sink(tier, first, count, Const(keys), Const(values));
 }
 
@@ -200,7 +192,7 @@ Status LayerCache::MoveToEncoded(uint32_t count, ThreadPool* pool, const codec::
     EncodeHead(map, ids, kv_head, count,
                [&](codec::Tier tier, uint32_t first, uint32_t rows, const codec::ConstTokenRows& keys,
                    const codec::ConstTokenRows& values) {
-                 StoreRows(run(tier), kv_head, before.of(tier) + first, rows, keys, values);
+                 StoreTier(tier, kv_head, before.of(tier) + first, rows, keys, values);
                });
     if (precision_.spectrum) {
       AddPositions(ids, kv_head, sinks_.num_tokens() + before.total(), count);

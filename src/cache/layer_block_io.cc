@@ -41,17 +41,35 @@ Status CheckFinite(std::span<const std::byte> section, const char* what, uint32_
   return {StatusCode::kNumeric, std::string("NaN or infinity in ") + what + " of KV head " + std::to_string(kv_head)};
 }
 
-Status CheckHead(const codec::LayerBlockHead<const std::byte>& head, uint32_t kv_head) {
+// Of the progressive code: the scales of its 4-bit tier are multiples of these.
+Status CheckScales(const codec::LayerBlockTier<const std::byte>& tier, uint32_t kv_head) {
+  for (const auto& scales : {As<const Half>(tier.key_scales), As<const Half>(tier.value_scales)}) {
+    for (const Half scale : scales) {
+      if (!(ToFloat(scale) >= 0 && ToFloat(scale) <= codec::kMaxProgressiveScale)) {
+        return {StatusCode::kNumeric, "a scale of the progressive code beyond its limits in KV head " +
+                                          std::to_string(kv_head)};
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckHead(const codec::LayerBlockHead<const std::byte>& head, bool progressive, uint32_t kv_head) {
   KVANT_RETURN_IF_ERROR(CheckFinite(head.sink_keys, "the sink keys", kv_head));
   KVANT_RETURN_IF_ERROR(CheckFinite(head.sink_values, "the sink values", kv_head));
-  const auto& exact = head.tiers[static_cast<size_t>(codec::Tier::kFp16)];
-  KVANT_RETURN_IF_ERROR(CheckFinite(exact.key_codes, "the fp16 keys", kv_head));
-  KVANT_RETURN_IF_ERROR(CheckFinite(exact.value_codes, "the fp16 values", kv_head));
+  const auto& best = head.tiers[static_cast<size_t>(codec::Tier::kFp16)];
+  if (!progressive) {
+    KVANT_RETURN_IF_ERROR(CheckFinite(best.key_codes, "the fp16 keys", kv_head));
+    KVANT_RETURN_IF_ERROR(CheckFinite(best.value_codes, "the fp16 values", kv_head));
+  }
   for (const codec::LayerBlockTier<const std::byte>& tier : head.tiers) {
     KVANT_RETURN_IF_ERROR(CheckFinite(tier.key_scales, "the key scales", kv_head));
     KVANT_RETURN_IF_ERROR(CheckFinite(tier.key_zeros, "the key zeros", kv_head));
     KVANT_RETURN_IF_ERROR(CheckFinite(tier.value_scales, "the value scales", kv_head));
     KVANT_RETURN_IF_ERROR(CheckFinite(tier.value_zeros, "the value zeros", kv_head));
+    if (progressive) {
+      KVANT_RETURN_IF_ERROR(CheckScales(tier, kv_head));
+    }
   }
   KVANT_RETURN_IF_ERROR(CheckFinite(head.tail_keys, "the last keys", kv_head));
   return CheckFinite(head.tail_values, "the last values", kv_head);
@@ -79,6 +97,7 @@ codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail, const code
   codec::LayerBlockLayout layout{shape_, precision_.codec, precision_.equalize && split.num_encoded > 0, split};
   if (precision_.spectrum) {
     layout.tiers = tiers == nullptr ? codec::TierCounts{} : tiers->counts;
+    layout.progressive = precision_.is_progressive();
   }
   return layout;
 }
@@ -116,7 +135,7 @@ void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::E
              [&](codec::Tier tier, uint32_t first, uint32_t, const codec::ConstTokenRows& keys,
                  const codec::ConstTokenRows& values) {
                const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
-               const size_t row_bytes = codec::RowCodeBytes(layout.codec_of(tier), shape_.head_dim);
+               const size_t row_bytes = layout.format_of(tier).code_bytes;
                CopyRows(keys, first, row_bytes, to.key_codes, to.key_scales, to.key_zeros);
                CopyRows(values, first, row_bytes, to.value_codes, to.value_scales, to.value_zeros);
              });
@@ -130,11 +149,12 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
   }
   const bool same_shape = layout.shape == shape_ && layout.codec == precision_.codec;
   if (!same_shape || layout.tiers.has_value() != precision_.spectrum.has_value() ||
+      layout.progressive != precision_.is_progressive() ||
       layout.split.num_sinks > precision_.num_sinks) {
     return {StatusCode::kMismatch, "a layer block of another shape, codec or number of sinks"};
   }
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-    KVANT_RETURN_IF_ERROR(CheckHead(codec::HeadOf(layout, block, kv_head), kv_head));
+    KVANT_RETURN_IF_ERROR(CheckHead(codec::HeadOf(layout, block, kv_head), layout.progressive, kv_head));
   }
   if (layout.equalized) {
     KVANT_ASSIGN_OR_RETURN(equalization_, ReadMap(layout, block));
@@ -175,7 +195,7 @@ void LayerCache::AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_he
            As<const Half>(head.sink_values).data(), shape_.head_dim);
   for (const codec::Tier tier : codec::kStoredTiers) {
     const codec::LayerBlockTier<const std::byte>& rows = head.tiers[static_cast<size_t>(tier)];
-    StoreRows(run(tier), kv_head, 0, layout.counts().of(tier), KeysOf(rows), ValuesOf(rows));
+    StoreTier(tier, kv_head, 0, layout.counts().of(tier), KeysOf(rows), ValuesOf(rows));
   }
   StoreRun(residual_, kv_head, 0, layout.split.num_tail, As<const Half>(head.tail_keys).data(),
            As<const Half>(head.tail_values).data(), shape_.head_dim);

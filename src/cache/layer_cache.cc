@@ -10,12 +10,6 @@ codec::TokenPageLayout ExactLayout(uint32_t head_dim, uint32_t capacity) {
   return codec::TokenPageLayout::Make(codec::TokenCodec::kFp16, head_dim, capacity);
 }
 
-PageRun TierRun(codec::Tier tier, uint32_t capacity, const codec::CacheShape& shape, const codec::Precision& precision,
-                MemoryAccount* account) {
-  const codec::TokenCodec codec = codec::CodecOf(tier, precision.equalize);
-  return {codec::TokenPageLayout::Make(codec, shape.head_dim, capacity), shape.num_kv_heads, account};
-}
-
 uint32_t SinkCapacity(const codec::Precision& precision) {
   return static_cast<uint32_t>(RoundUp(std::max(precision.num_sinks, 1U), codec::kTileTokens));
 }
@@ -40,13 +34,21 @@ LayerCache::LayerCache(const codec::CacheShape& shape, const codec::Precision& p
       rows_(&kernels::RowKernelsOf(isa)),
       account_(account),
       sinks_(ExactLayout(shape.head_dim, SinkCapacity(precision)), shape.num_kv_heads, account),
-      tiers_{TierRun(codec::Tier::kFp16, kPageTokens, shape, precision, account),
-             TierRun(codec::Tier::kInt8, kPageTokens, shape, precision, account),
-             TierRun(codec::Tier::kInt4, kPageTokens, shape, precision, account)},
+      tiers_(MakeTierRuns(shape, precision, account)),
       residual_(ExactLayout(shape.head_dim, kPageTokens), shape.num_kv_heads, account) {
   if (precision.spectrum) {
     positions_.fill(std::vector<std::vector<int32_t>>(shape.num_kv_heads));
   }
+}
+
+std::array<PageRun, codec::kNumStoredTiers> LayerCache::MakeTierRuns(const codec::CacheShape& shape,
+                                                                     const codec::Precision& precision,
+                                                                     MemoryAccount* account) {
+  const auto make = [&](codec::Tier tier) {
+    const codec::TokenCodec codec = codec::CodecOf(tier, precision.equalize);
+    return PageRun(codec::TokenPageLayout::Make(codec, shape.head_dim, kPageTokens), shape.num_kv_heads, account);
+  };
+  return {make(codec::Tier::kFp16), make(codec::Tier::kInt8), make(codec::Tier::kInt4)};
 }
 
 codec::TierCounts LayerCache::tier_counts() const {

@@ -16,6 +16,7 @@
 #include "kvant/codec/equalization.h"
 #include "kvant/codec/layer_block.h"
 #include "kvant/codec/precision.h"
+#include "kvant/codec/progressive.h"
 #include "kvant/kernels/attend.h"
 #include "kvant/kernels/rows.h"
 
@@ -94,6 +95,17 @@ class LayerCache {
   /// Write that copy. Requires all tokens at fp16, layout from PlanBlock, block of its size and 2-byte aligned.
   void WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block, ThreadPool* pool,
                   const codec::TierMap* tiers = nullptr) const;
+  /// The planes that raise the tokens of a progressive block, written from `from` earlier, to the tiers of `to`.
+  /// Requires what WriteBlock does, the same tokens as then; layout of from and to; block of its size
+  void WriteUpgrade(const codec::UpgradeLayout& layout, const codec::TierMap& from, const codec::TierMap& to,
+                    std::span<std::byte> block, ThreadPool* pool) const;
+  /// The tiers of the first `num_tokens` encoded tokens. Requires a spectrum, and so many
+  codec::TierMap EncodedTiers(uint32_t num_tokens) const;
+  /// Raise tokens in place: the cache is then as if the block had held them so.
+  /// Errors  kMismatch: no progressive tiers, or another shape; kCorruption: ids that are not the cache's, raised by
+  ///         the moves; kCapacityExceeded, kOutOfMemory. The cache is then as before
+  Status AdoptUpgrade(const codec::UpgradeLayout& layout, std::span<const std::byte> block, ThreadPool* pool);
+
   /// Become what a block holds.
   /// Errors  kMismatch when shape or codec are not this cache's; kInvalidArgument when tokens are already stored;
   ///         kNumeric when a scale, zero, mean or exact row is not finite; kCorruption when tier ids and counts differ
@@ -115,6 +127,9 @@ class LayerCache {
                                      const codec::ConstTokenRows& keys, const codec::ConstTokenRows& values)>;
   struct EncodeBuffers;
 
+  static std::array<PageRun, codec::kNumStoredTiers> MakeTierRuns(const codec::CacheShape& shape,
+                                                                  const codec::Precision& precision,
+                                                                  MemoryAccount* account);
   PageRun& run(codec::Tier tier) { return tiers_[static_cast<size_t>(tier)]; }
   const PageRun& run(codec::Tier tier) const { return tiers_[static_cast<size_t>(tier)]; }
   uint32_t num_encoded() const { return tier_counts().total(); }
@@ -141,6 +156,12 @@ class LayerCache {
   /// The `count` rows gathered in the buffers, which are the `first`-th of their tier onward.
   void EncodeTier(const codec::Equalization* map, codec::Tier tier, uint32_t kv_head, uint32_t count, uint32_t first,
                   EncodeBuffers& buffers, const RowSink& sink) const;
+  /// Rows of a tier as they stand in a block, into the tier's slots from `first` on.
+  void StoreTier(codec::Tier tier, uint32_t kv_head, uint32_t first, uint32_t count, const codec::ConstTokenRows& keys,
+                 const codec::ConstTokenRows& values);
+  struct RaisedHead;
+  void RaiseHead(const codec::UpgradeLayout& layout, std::span<const std::byte> block, std::span<const codec::Tier> from,
+                 std::span<const codec::Tier> to, uint32_t kv_head, RaisedHead* raised) const;
   Status ExtendTiers(const codec::TierCounts& counts);
   void AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position, uint32_t count);
   Status MoveToEncoded(uint32_t count, ThreadPool* pool, const codec::TierMap* tiers);
