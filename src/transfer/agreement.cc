@@ -28,13 +28,14 @@ codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tai
                                  hello.precision.equalize && split.num_encoded > 0, split};
   if (hello.precision.spectrum) {
     layout.tiers.emplace().of(tier) = split.num_encoded;
+    layout.progressive = hello.precision.is_progressive();
   }
   return layout;
 }
 
 bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b) {
   return a.shape == b.shape && a.codec == b.codec && a.equalized == b.equalized && a.split == b.split &&
-         a.tiers.has_value() == b.tiers.has_value();
+         a.tiers.has_value() == b.tiers.has_value() && a.progressive == b.progressive;
 }
 
 uint64_t ExactLayerBytes(const wire::Hello& hello) {

@@ -36,8 +36,14 @@ Status CheckRange(std::string_view field, uint64_t value, uint64_t low, uint64_t
 /// Errors  kOutOfRange when the payload has another size than its content needs
 Status CheckPayloadBytes(const FrameView& frame, uint64_t expected);
 
-/// The codec byte of hellos and layers that stands for a spectrum: every token in a tier of its own.
-inline constexpr uint8_t kTiersNumber = codec::kNumTokenCodecs;
+/// The codec bytes of hellos and layers beyond those of TokenCodec: every token in a tier of its own.
+inline constexpr uint8_t kTiersNumber = 4;
+inline constexpr uint8_t kProgressiveNumber = 5;  ///< … cut off the progressive code
+static_assert(kTiersNumber >= codec::kNumTokenCodecs, "a number has one meaning");
+
+constexpr uint8_t CodecNumber(bool tiers, bool progressive, codec::TokenCodec codec) {
+  return progressive ? kProgressiveNumber : tiers ? kTiersNumber : static_cast<uint8_t>(codec);
+}
 
 /// Errors  kPrecisionUnsupported, naming the number
 Result<codec::TokenCodec> CodecOf(uint8_t number);

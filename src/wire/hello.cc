@@ -16,6 +16,9 @@ Status CheckPrecision(const codec::Precision& precision) {
   if (precision.residual != codec::Precision::kEndlessResidual) {
     KVANT_RETURN_IF_ERROR(CheckRange("residual", precision.residual, 1, codec::Precision::kDefaultResidual));
   }
+  if (precision.is_progressive() && !precision.equalize) {
+    return {StatusCode::kInvalidArgument, "precision progressive comes with eq=on"};
+  }
   const bool equalized_codec = precision.codec == codec::TokenCodec::kInt4Affine;
   const bool plain_codec = precision.codec == codec::TokenCodec::kInt4;
   if ((equalized_codec && !precision.equalize) || (plain_codec && precision.equalize)) {
@@ -40,8 +43,9 @@ Status CheckHello(const Hello& hello) {
 Result<codec::Precision> TakePrecision(ByteReader& reader) {
   codec::Precision precision;
   const auto number = reader.Take<uint8_t>();
-  if (number == kTiersNumber) {
+  if (number == kTiersNumber || number == kProgressiveNumber) {
     precision.spectrum.emplace();  // who chooses the tiers, and how, is the sender's business
+    precision.spectrum->progressive = number == kProgressiveNumber;
   } else {
     KVANT_ASSIGN_OR_RETURN(precision.codec, CodecOf(number));
   }
@@ -81,7 +85,8 @@ Result<Buffer> EncodeHello(uint64_t session, const Hello& hello) {
     writer.Put(hello.model.rope_digest);
     writer.Put(hello.num_prompt_tokens);
     writer.Put(hello.num_context_tokens);
-    writer.Put(hello.precision.spectrum ? kTiersNumber : static_cast<uint8_t>(hello.precision.codec));
+    writer.Put(CodecNumber(hello.precision.spectrum.has_value(), hello.precision.is_progressive(),
+                           hello.precision.codec));
     writer.Put(static_cast<uint8_t>(hello.precision.equalize));
     writer.Put(static_cast<uint16_t>(hello.precision.num_sinks));
     writer.Put(hello.precision.residual);

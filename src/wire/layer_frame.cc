@@ -26,6 +26,9 @@ Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& lay
   if (layout.tiers) {
     KVANT_RETURN_IF_ERROR(CheckTiers(*layout.tiers, layout.split));
   }
+  if (layout.progressive && !layout.equalized && layout.split.num_encoded > 0) {
+    return Status(StatusCode::kInvalidArgument, "equalized 0, must be 1 where the progressive code is used");
+  }
   if (layout.equalized && (!codec::HasScale(layout.codec) || layout.split.num_encoded == 0)) {
     return Status(StatusCode::kInvalidArgument, "equalized 1, must be 0 where nothing is quantized");
   }
@@ -49,7 +52,7 @@ Result<LayerFrame> LayerFrame::Allocate(uint64_t session, uint32_t layer, const 
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(layer, layout));
   KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kLayer, layer, payload_bytes, session}));
   ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
-  writer.Put(layout.tiers ? kTiersNumber : static_cast<uint8_t>(layout.codec));
+  writer.Put(CodecNumber(layout.tiers.has_value(), layout.progressive, layout.codec));
   writer.Put(static_cast<uint8_t>(layout.equalized));
   writer.Put(static_cast<uint16_t>(layout.shape.head_dim));
   writer.Put(layout.shape.num_kv_heads);
@@ -74,7 +77,9 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   view.layer = frame.header.layer;
   const auto number = reader.Take<uint8_t>();
   view.layout.codec = codec::TokenCodec::kInt8;
-  if (number != kTiersNumber) {
+  const bool tiers = number == kTiersNumber || number == kProgressiveNumber;
+  view.layout.progressive = number == kProgressiveNumber;
+  if (!tiers) {
     KVANT_ASSIGN_OR_RETURN(view.layout.codec, CodecOf(number));
   }
   const auto equalized = reader.Take<uint8_t>();
@@ -87,7 +92,7 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   view.layout.split.num_encoded = reader.Take<uint32_t>();
   view.layout.split.num_tail = reader.Take<uint32_t>();
   view.block = reader.rest();
-  if (number == kTiersNumber) {
+  if (tiers) {
     view.layout.tiers.emplace();
     if (view.block.size() < view.layout.counts_bytes()) {
       return CheckPayloadBytes(frame, kLayerPrefixBytes + view.layout.counts_bytes());
