@@ -168,6 +168,9 @@ void AttentionOp::AttendUnits(uint32_t layer, int thread, int num_threads, bool 
     for (uint32_t index = first; index < end;) {
       const Unit& unit = units_[index];
       if (unit.count > 0) {
+        if (store) {
+          StoreHead(items_[unit.item], layer, unit.kv_head, dst->src[1], dst->src[2]);  // the head's only unit
+        }
         AttendBlockUnit(layer, unit, dst, state);
         ++index;
         continue;
@@ -254,26 +257,28 @@ void AttentionOp::AttendBlockUnit(uint32_t layer, const Unit& unit, ggml_tensor*
   });
   Merge(item, unit.kv_head, unit.first, unit.count, dst, state);
   if (MeasuresMass(item, unit)) {
-    AddMass(cache, unit.kv_head, num_chunks, rows, state);
+    AddMass(cache, layer, unit.kv_head, num_chunks, rows, state);
   }
 }
 
-void AttentionOp::BeginMass(PromptStatistics wanted, uint32_t num_tokens) {
+void AttentionOp::BeginMass(PromptStatistics wanted, uint32_t num_tokens, uint32_t first_layer, uint32_t num_layers) {
   mass_wanted_ = wanted;
   mass_tokens_ = num_tokens;
+  mass_first_layer_ = first_layer;
+  const size_t sums = wanted == PromptStatistics::kNone ? 0 : size_t{num_layers} * params_.num_kv_heads * num_tokens;
   for (ThreadState& state : threads_) {
-    state.mass.assign(wanted == PromptStatistics::kNone ? 0 : size_t{params_.num_kv_heads} * num_tokens, 0);
+    state.mass.assign(sums, 0);
   }
 }
 
-std::vector<std::vector<float>> AttentionOp::TakeMass() {
+std::vector<std::vector<float>> AttentionOp::TakeMass(uint32_t layer) {
   std::vector<std::vector<float>> mass;
   for (uint32_t kv_head = 0; kv_head < params_.num_kv_heads && mass_wanted_ != PromptStatistics::kNone; ++kv_head) {
     std::vector<float>& row = mass.emplace_back(mass_tokens_);
     for (uint32_t t = 0; t < mass_tokens_; ++t) {
       uint64_t sum = 0;
       for (ThreadState& state : threads_) {
-        sum += std::exchange(state.mass[size_t{kv_head} * mass_tokens_ + t], 0);
+        sum += std::exchange(state.mass[MassAt(layer, kv_head) + t], 0);
       }
       row[t] = std::ldexp(static_cast<float>(sum), -kMassBits);
     }
@@ -289,22 +294,21 @@ bool AttentionOp::MeasuresMass(const BatchItem& item, const Unit& unit) const {
   return first / kBlockQueries % kSampledBlocks == 0 || first + unit.count == mass_tokens_;
 }
 
-// The second pass of a block: its rows' log-sums are known now. Only fp16 tokens are measured, which lie at consecutive
-// positions.
-void AttentionOp::AddMass(const cache::LayerCache& cache, uint32_t kv_head, uint32_t num_chunks,
+// The second pass of a block: its rows' log-sums are known now.
+void AttentionOp::AddMass(const cache::LayerCache& cache, uint32_t layer, uint32_t kv_head, uint32_t num_chunks,
                           kernels::RowAttention& rows, ThreadState& state) const {
+  uint64_t* sums = state.mass.data() + MassAt(layer, kv_head);
   for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
     const cache::ChunkSlices slices = cache.Chunk(kv_head, chunk);
     for (const kernels::AttendSlice& slice : slices.span()) {
-      if (slice.segment.layout->codec != codec::TokenCodec::kFp16 || slice.segment.positions != nullptr) {
-        continue;
-      }
       state.block_mass.assign(RoundUp(slice.num_tokens, codec::kTileTokens), 0.0F);
       rows.AddMass(slice, state.log_sums, state.block_mass);
-      const size_t first = static_cast<size_t>(slice.segment.first_position) + slice.first_token;
-      uint64_t* sums = state.mass.data() + size_t{kv_head} * mass_tokens_ + first;
       for (uint32_t t = 0; t < slice.num_tokens; ++t) {
-        sums[t] += static_cast<uint64_t>(std::ldexp(state.block_mass[t], kMassBits));
+        const uint32_t token = slice.first_token + t;
+        const int32_t position = slice.segment.positions != nullptr
+                                     ? slice.segment.positions[token]
+                                     : slice.segment.first_position + static_cast<int32_t>(token);
+        sums[position] += static_cast<uint64_t>(std::ldexp(state.block_mass[t], kMassBits));
       }
     }
   }

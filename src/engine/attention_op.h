@@ -41,11 +41,12 @@ class AttentionOp {
  public:
   AttentionOp(Backend* backend, const ModelParams& params);
 
-  /// Measure the attention mass of the layers that follow, from nothing; of the last block of `num_tokens` in any case.
-  void BeginMass(PromptStatistics wanted, uint32_t num_tokens);
+  /// Measure the attention mass of `num_layers` layers from `first_layer` on, from nothing; of the last block of
+  /// `num_tokens` in any case.
+  void BeginMass(PromptStatistics wanted, uint32_t num_tokens, uint32_t first_layer, uint32_t num_layers);
   bool measures_mass() const { return mass_wanted_ != PromptStatistics::kNone; }
-  /// What came together since. Shapes  [num_kv_heads][num_tokens]; empty where nothing is wanted
-  std::vector<std::vector<float>> TakeMass();
+  /// What came together in one of them since. Shapes  [num_kv_heads][num_tokens]; empty where nothing is wanted
+  std::vector<std::vector<float>> TakeMass(uint32_t layer);
 
   /// Which rows the next Compute holds, and which layer (any, where the graph has all: they advance together).
   /// The items' caches have the new tokens' slots already (ExtendExact).
@@ -87,7 +88,8 @@ class AttentionOp {
     std::vector<float> sums;
     std::vector<float> log_sums;    ///< of a block's rows
     std::vector<float> block_mass;  ///< of one block, token by token of a slice
-    std::vector<uint64_t> mass;     ///< [num_kv_heads, mass_tokens_], in units of 2^-kMassBits: sums in any order agree
+    /// [layers, num_kv_heads, mass_tokens_], in units of 2^-kMassBits: sums in any order agree
+    std::vector<uint64_t> mass;
   };
 
   static void StoreNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op);
@@ -107,7 +109,10 @@ class AttentionOp {
   kernels::AttendQueries QueriesOf(uint32_t layer, const ggml_tensor* q, const BatchItem& item, uint32_t kv_head,
                                    uint32_t first_row, uint32_t num_rows) const;
   bool MeasuresMass(const BatchItem& item, const Unit& unit) const;
-  void AddMass(const cache::LayerCache& cache, uint32_t kv_head, uint32_t num_chunks, kernels::RowAttention& rows,
+  size_t MassAt(uint32_t layer, uint32_t kv_head) const {
+    return (size_t{layer - mass_first_layer_} * params_.num_kv_heads + kv_head) * mass_tokens_;
+  }
+  void AddMass(const cache::LayerCache& cache, uint32_t layer, uint32_t kv_head, uint32_t num_chunks, kernels::RowAttention& rows,
                ThreadState& state) const;
   /// Merge state.views, one a chunk in order, into rows [first_row, first_row + num_rows) of the item.
   void Merge(const BatchItem& item, uint32_t kv_head, uint32_t first_row, uint32_t num_rows, ggml_tensor* dst,
@@ -127,6 +132,7 @@ class AttentionOp {
   std::vector<ThreadState> threads_;
   PromptStatistics mass_wanted_ = PromptStatistics::kNone;
   uint32_t mass_tokens_ = 0;
+  uint32_t mass_first_layer_ = 0;
 };
 
 }  // namespace kvant::engine

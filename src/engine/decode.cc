@@ -55,8 +55,9 @@ Status Engine::BuildDecodeGraph(uint32_t rows) {
   return OkStatus();
 }
 
-Status Engine::Decode(std::span<const DecodeItem> items, std::vector<float>* logits) {
+Status Engine::Decode(std::span<const DecodeItem> items, std::vector<float>* logits, AttentionMass* mass) {
   KVANT_CHECK(!items.empty(), "a step has at least one sequence");
+  KVANT_CHECK(mass == nullptr || items.size() == 1, "mass is measured of one sequence");
   const auto rows = static_cast<uint32_t>(items.size());
   std::vector<int32_t> tokens(rows);
   std::vector<int32_t> positions(rows);
@@ -82,8 +83,16 @@ Status Engine::Decode(std::span<const DecodeItem> items, std::vector<float>* log
   }
   ggml_backend_tensor_set(decode_->tokens, tokens.data(), 0, rows * sizeof(int32_t));
   ggml_backend_tensor_set(decode_->positions, positions.data(), 0, rows * sizeof(int32_t));
+  decode_->attention.BeginMass(mass == nullptr ? PromptStatistics::kNone : PromptStatistics::kMass,
+                               static_cast<uint32_t>(positions[0]) + 1, 0, model_->params().num_layers);
   decode_->attention.SetBatch(std::move(batch), 0);
   KVANT_RETURN_IF_ERROR(decode_->graph.Compute());
+  if (mass != nullptr) {
+    mass->clear();
+    for (uint32_t layer = 0; layer < model_->params().num_layers; ++layer) {
+      mass->push_back(decode_->attention.TakeMass(layer));
+    }
+  }
   logits->resize(rows * size_t{model_->params().vocab_size});
   ggml_backend_tensor_get(decode_->logits, logits->data(), 0, logits->size() * sizeof(float));
   return OkStatus();

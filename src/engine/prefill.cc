@@ -108,12 +108,12 @@ Status Engine::Prefill(cache::Sequence& sequence, std::span<const int32_t> token
   for (uint32_t layer = 0; layer < model_->params().num_layers; ++layer) {
     cache::LayerCache& cache = sequence.layer(layer);
     LayerStatistics statistics{layer + 1 == model_->params().num_layers, {}};
-    prompt.attention.BeginMass(consumer.wanted(), prompt.past + prompt.size());
+    prompt.attention.BeginMass(consumer.wanted(), prompt.past + prompt.size(), layer, 1);
     KVANT_RETURN_IF_ERROR(cache.ExtendExact(prompt.size()));
     if (options.attention == PromptAttention::kExact) {
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunExactChunk(prompt, layer, first, rows); }));
-      statistics.mass = prompt.attention.TakeMass();
+      statistics.mass = prompt.attention.TakeMass(layer);
       KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache, statistics));
     } else {
       prompt.queries.resize(tokens.size() * model_->params().head_dim * model_->params().num_q_heads);

@@ -23,8 +23,8 @@ enum class PromptStatistics : uint8_t {
 /// What was measured of a layer.
 struct LayerStatistics {
   bool last_layer = false;
-  /// Attention mass, summed over a KV head's query heads; empty unless wanted. Of tokens that were encoded before the
-  /// prompt nothing is measured: 0. Shapes  [num_kv_heads][tokens of the sequence]
+  /// Attention mass, summed over a KV head's query heads; empty unless wanted.
+  /// Shapes  [num_kv_heads][tokens of the sequence]
   std::vector<std::vector<float>> mass;
 };
 
@@ -55,6 +55,9 @@ struct PrefillOptions {
   /// Asked between steps; true ends the prefill with kCancelled.
   std::function<bool()> cancelled;
 };
+
+/// By layer, KV head and token.
+using AttentionMass = std::vector<std::vector<std::vector<float>>>;
 
 struct DecodeItem {
   cache::Sequence* sequence = nullptr;
@@ -92,9 +95,10 @@ class Engine {
 
   /// One token more of each sequence. Nothing is encoded here: call sequence.EncodeDue afterwards.
   ///
-  /// Shapes   logits [items.size(), vocab_size]
+  /// Shapes   logits [items.size(), vocab_size]; mass [num_layers][num_kv_heads][tokens of the sequence], the attention
+  ///          that the token pays each, where not null: of one item, at the cost of a second pass over its keys
   /// Errors   as Prefill; the sequences are then as before where the error came before computing, else to be dropped
-  Status Decode(std::span<const DecodeItem> items, std::vector<float>* logits);
+  Status Decode(std::span<const DecodeItem> items, std::vector<float>* logits, AttentionMass* mass = nullptr);
 
  private:
   struct Prompt;

@@ -91,7 +91,6 @@ class RowAttention {
   /// mass[t] += Σ over rows of exp(logit - log_sum), the attention that the rows pay the slice's token t (SpectrumKV
   /// section 3, A_j): a second pass, after log_sum = log Σ exp(logit) is known from the merged partials.
   /// Shapes   log_sums [num_rows]; mass [slice.num_tokens rounded up to a tile]
-  /// Requires a slice of fp16
   void AddMass(const AttendSlice& slice, std::span<const float> log_sums, std::span<float> mass);
 
  private:

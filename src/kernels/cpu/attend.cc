@@ -229,8 +229,8 @@ void RowAttention::Check(const AttendSlice& slice) const {
 void RowAttention::AddMass(const AttendSlice& slice, std::span<const float> log_sums, std::span<float> mass) {
   const AttendSegment& segment = slice.segment;
   Check(slice);
-  KVANT_CHECK(segment.layout->codec == TokenCodec::kFp16, "mass is measured before tokens are encoded");
   Prepare(segment);
+  const auto add_mass = kernels_.add_mass[static_cast<size_t>(segment.layout->codec)];
   for (uint32_t row = 0; row < queries_.num_rows(); ++row) {
     blocks_[row / kRowBlock].log_sum[row % kRowBlock] = log_sums[row] * std::numbers::log2e_v<float>;
   }
@@ -240,8 +240,8 @@ void RowAttention::AddMass(const AttendSlice& slice, std::span<const float> log_
     for (uint32_t b = 0; b < blocks_.size(); ++b) {
       const uint32_t reach = SetVisible(queries_, b * kRowBlock, segment, first, num_tokens, blocks_[b]);
       if (reach > 0) {
-        kernels_.add_mass(MakeStretch(segment, first), reach, blocks_[b], *stretch_,
-                          mass.data() + (first - slice.first_token));
+        add_mass(MakeStretch(segment, first), reach, blocks_[b], *stretch_,
+                 mass.data() + (first - slice.first_token));
       }
     }
     first += num_tokens;

@@ -92,8 +92,9 @@ struct AttendKernels {
   void (*prepare_rows)(codec::TokenCodec codec, const RowSource& source, RowBlock& rows);
   /// One stretch for one block of rows; `reach` is the largest of rows.visible, at least 1.
   void (*attend[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory);
-  /// mass[t] += Σ over rows of the attention that they pay token t of an fp16 stretch.
-  void (*add_mass)(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory, float* mass);
+  /// mass[t] += Σ over rows of the attention that they pay token t of the stretch.
+  void (*add_mass[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows,
+                                           StretchMemory& memory, float* mass);
 };
 
 extern const AttendKernels kAttendScalar;

@@ -51,9 +51,9 @@ uint32_t MakeLogits(const Stretch& stretch, uint32_t reach, RowBlock& rows, Stre
   return padded;
 }
 
-template <class V>
+template <class V, TokenCodec kCodec>
 void AddMass(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory, float* mass) {
-  const uint32_t padded = MakeLogits<V, TokenCodec::kFp16>(stretch, reach, rows, memory);
+  const uint32_t padded = MakeLogits<V, kCodec>(stretch, reach, rows, memory);
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
     MaskRow<V>(rows.hidden[row], rows.visible[row], padded, memory.p[row]);
     const auto minus_sum = V::Set(-rows.log_sum[row]);
@@ -85,7 +85,8 @@ constexpr AttendKernels MakeAttendKernels() {
   return {PrepareRows<V>,
           {AttendStretch<V, TokenCodec::kFp16>, AttendStretch<V, TokenCodec::kInt8>,
            AttendStretch<V, TokenCodec::kInt4>, AttendStretch<V, TokenCodec::kInt4Affine>},
-          AddMass<V>};
+          {AddMass<V, TokenCodec::kFp16>, AddMass<V, TokenCodec::kInt8>, AddMass<V, TokenCodec::kInt4>,
+           AddMass<V, TokenCodec::kInt4Affine>}};
 }
 
 }  // namespace

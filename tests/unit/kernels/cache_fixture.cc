@@ -155,13 +155,23 @@ std::vector<double> WeightsRef(const AttendQueries& queries, uint32_t row, const
   std::vector<double> weights;
   double sum = 0;
   for (uint32_t t = 0; t < slice.num_tokens && static_cast<int32_t>(t) <= queries.positions[query]; ++t) {
-    std::vector<uint8_t> key(codec::RowCodeBytes(layout.codec, layout.head_dim));
-    std::vector<uint8_t> value(key.size());
+    std::vector<uint8_t> codes(codec::RowCodeBytes(layout.codec, layout.head_dim));
+    Half scale;
+    Half zero;
     codec::LoadRowsRef(layout, slice.segment.pages[t / layout.capacity] + slice.segment.record_offset,
-                       t % layout.capacity, 1, {key, {}, {}}, {value, {}, {}});
+                       t % layout.capacity, 1,
+                       {codes, std::span(&scale, codec::HasScale(layout.codec) ? 1 : 0),
+                        std::span(&zero, codec::HasZero(layout.codec) ? 1 : 0)},
+                       {});
+    std::vector<float> key(layout.head_dim);
+    codec::DecodeRow(layout.codec, layout.head_dim, codes.data(), scale, zero, key);
+    if (slice.segment.key_mean != nullptr) {
+      codec::RestoreRow(key, std::span(slice.segment.key_mean, key.size()), std::span(slice.segment.key_scale, key.size()),
+                        key);
+    }
     double logit = 0;
     for (uint32_t c = 0; c < layout.head_dim; ++c) {
-      logit += static_cast<double>(q[c]) * static_cast<double>(ToFloat(reinterpret_cast<const Half*>(key.data())[c]));
+      logit += static_cast<double>(q[c]) * static_cast<double>(key[c]);
     }
     logit *= static_cast<double>(queries.scale);
     const auto cap = static_cast<double>(queries.logit_cap);
