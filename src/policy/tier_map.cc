@@ -78,6 +78,10 @@ bool ReadsNorms(const Spectrum& spectrum) {
   return codec::RanksTokens(spectrum.rule) && spectrum.importance == Importance::kNorm;
 }
 
+Result<codec::TierCounts> CountsAt(const Spectrum& spectrum, double budget, uint32_t num_tokens) {
+  return CountsOf(BudgetRuleOf(spectrum.rule), budget, num_tokens);
+}
+
 Result<codec::TierMap> MakeTierMap(const Spectrum& spectrum, const TierRequest& request) {
   codec::TierMap map;
   const bool shared = !ReadsAttention(spectrum) && !ReadsNorms(spectrum);

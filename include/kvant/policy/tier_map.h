@@ -30,4 +30,8 @@ bool ReadsNorms(const codec::Spectrum& spectrum);
 /// Errors  kInvalidArgument: a budget that the rule cannot keep
 Result<codec::TierMap> MakeTierMap(const codec::Spectrum& spectrum, const TierRequest& request);
 
+/// How many of a layer's tokens a spectrum's rule would put in each tier at another budget.
+/// Requires no selection (pdtrim, sws). Errors  kInvalidArgument: a budget that the rule cannot keep
+Result<codec::TierCounts> CountsAt(const codec::Spectrum& spectrum, double budget, uint32_t num_tokens);
+
 }  // namespace kvant::policy

@@ -33,7 +33,7 @@ WidthMap MapOf(uint32_t head_dim, PairLayout pairs) {
 
 TEST(PairPage, ErrorStaysWithinHalfAStepOfEveryGroup) {
   for (const PairRule rule : {PairRule::kMinMax, PairRule::kMidRise}) {
-    for (const uint32_t bits : {2U, 3U, 4U}) {
+    for (const uint32_t bits : {2U, 3U, 4U, 8U}) {
       const PairFormat format{64, 128, bits, 32, rule, rule};
       const WidthMap map = MapOf(64, PairLayout::kHalfSplit);
       const Tokens tokens = RandomTokens(format, bits);
@@ -66,7 +66,7 @@ TEST(PairPage, CodesFitTheirWidthAndUseAllOfIt) {
 TEST(PairPage, BytesAndCodesAreABijection) {
   for (const uint32_t d : {32U, 64U, 128U, 256U}) {
     for (const uint32_t tokens : {32U, 64U, 128U}) {
-      for (const uint32_t bits : {2U, 3U, 4U}) {
+      for (const uint32_t bits : {2U, 3U, 4U, 8U}) {
         const PairFormat format{d, tokens, bits, d / 2};
         const WidthMap map = MapOf(d, PairLayout::kHalfSplit);
         std::mt19937 random(d + tokens + bits);
@@ -107,6 +107,43 @@ TEST(PairPage, TwoWidthMapFollowsTheMask) {
   EXPECT_EQ(TwoWidthMap(PairLayout::kHalfSplit, 1, 3, salient).widths, (std::vector<uint8_t>{3, 1, 1, 3}));
 }
 
+// methods.md 10.2; the group is repeated to fill a page, which changes neither its range nor its codes.
+TEST(PairPage, GroupsOfThePaper) {
+  constexpr float kGroup[] = {-1, -0.5, 0, 0.25, 0.5, 1, 1.5, 2};
+  const PairFormat format{32, 32, 2, 32};
+  WidthMap map{PairLayout::kInterleaved, std::vector<uint8_t>(16, 2)};
+  map.widths[1] = 1;  // channels 2 and 3
+  std::vector<Half> tokens(32 * 32);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = ToHalf(kGroup[i / 32 % 8]);
+  const PairPage page = EncodePairPageRef(format, map, tokens.data(), tokens.data(), 32);
+  constexpr uint8_t kTwoBits[] = {0, 0, 1, 1, 2, 2, 2, 3};  // half to even: 0xEA50 packed
+  constexpr uint8_t kOneBit[] = {0, 0, 0, 0, 1, 1, 1, 1};
+  for (size_t t = 0; t < 32; ++t) {
+    EXPECT_EQ(page.key_codes[t * 32], kTwoBits[t % 8]);
+    EXPECT_EQ(page.key_codes[t * 32 + 2], kOneBit[t % 8]);
+  }
+  EXPECT_EQ(ToFloat(page.key_scales[0]), 1.0F);
+  EXPECT_EQ(ToFloat(page.key_zeros[0]), -1.0F);
+  EXPECT_EQ(ToFloat(page.key_scales[2]), 1.5F);  // quarter points
+  EXPECT_EQ(ToFloat(page.key_zeros[2]), -0.25F);
+  std::vector<float> group(std::begin(kGroup), std::end(kGroup));
+  EXPECT_NEAR(KeyGroupError(PairRule::kMinMax, 1, group) / 8, 0.2734, 1e-4);
+}
+
+TEST(PairPage, BytesOfThePapersSettings) {
+  std::vector<uint8_t> widths(64, 1);
+  std::fill_n(widths.begin(), 32, uint8_t{3});
+  const PairFormat format{128, 128, 2, 128};
+  const PairPageLayout first = PairPageLayout::Make(format, {PairLayout::kHalfSplit, widths});
+  EXPECT_EQ(first.value_codes, 4096U + 512U);  // methods.md 3.13: keys of (3, 1, 32 pairs)
+  EXPECT_EQ(first.total_bytes, 9216U);
+  std::fill(widths.begin(), widths.end(), uint8_t{1});
+  std::fill_n(widths.begin(), 22, uint8_t{4});
+  EXPECT_EQ(PairPageLayout::Make(format, {PairLayout::kHalfSplit, widths}).value_codes, 4672U);
+  std::fill(widths.begin(), widths.end(), uint8_t{2});
+  EXPECT_EQ(PairPageLayout::Make(format, {PairLayout::kHalfSplit, widths}).value_codes, 4608U);
+}
+
 TEST(PairPage, FaultsAreNamed) {
   const WidthMap map = MapOf(128, PairLayout::kHalfSplit);
   EXPECT_TRUE(CheckPairFormat({128, 128, 2, 128}, map).ok());
@@ -114,6 +151,7 @@ TEST(PairPage, FaultsAreNamed) {
   EXPECT_EQ(CheckPairFormat({128, 100, 2, 128}, map).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(CheckPairFormat({128, 128, 5, 128}, map).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(CheckPairFormat({128, 128, 2, 0}, map).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckPairFormat({128, 128, 2, 8}, map).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(CheckPairFormat({128, 128, 2, 48}, map).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(CheckPairFormat({64, 128, 2, 64}, map).code(), StatusCode::kInvalidArgument);
   WidthMap bad = map;
