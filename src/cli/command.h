@@ -48,6 +48,7 @@ void AddBenchCommand(Program& program);
 void AddDecodeWorkerCommand(Program& program);
 void AddEvalCommand(Program& program);
 void AddGenerateCommand(Program& program);
+void AddInspectCommand(Program& program);
 void AddModelsCommand(Program& program);
 
 }  // namespace kvant::cli

@@ -63,6 +63,7 @@ void Console::PrintJson(Json result) {
     result["warnings"] = warnings_;
     fmt::print(stdout, "{}\n", Dump(result));
     std::fflush(stdout);
+    result_printed_ = true;
   }
 }
 
@@ -78,7 +79,9 @@ void Console::PrintWarning(std::string_view text) {
 
 void Console::PrintError(const Status& status) {
   PrintNote(fmt::format("kvant: {}", Printable(status.message())));
-  PrintJson(ErrorJson(status));
+  if (!result_printed_) {
+    PrintJson(ErrorJson(status));
+  }
 }
 
 void Console::ShowProgress(std::string_view stage, uint64_t done, uint64_t total, std::string_view detail) {

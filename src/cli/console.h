@@ -36,7 +36,8 @@ class Console {
   void PrintNote(std::string_view line);
   /// "kvant: warning: " and the text, made Printable, on standard error.
   void PrintWarning(std::string_view text);
-  /// "kvant: " and the message, made Printable, on standard error; as JSON on standard output.
+  /// "kvant: " and the message, made Printable, on standard error; as JSON on standard output, unless a result was
+  /// printed there that says more.
   void PrintError(const Status& status);
 
   /// Redraw the progress line: a bar, then `detail`. Only where standard error is a terminal.
@@ -48,6 +49,7 @@ class Console {
   bool terminal_;
   std::mutex mutex_;
   bool progress_shown_ = false;
+  bool result_printed_ = false;
   Json warnings_ = Json::array();
 };
 

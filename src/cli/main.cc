@@ -6,6 +6,7 @@ int main(int argc, char** argv) {
   kvant::cli::AddDecodeWorkerCommand(program);
   kvant::cli::AddEvalCommand(program);
   kvant::cli::AddGenerateCommand(program);
+  kvant::cli::AddInspectCommand(program);
   kvant::cli::AddModelsCommand(program);
   return program.Run(argc, argv);
 }

@@ -6,6 +6,7 @@
 #include "kvant/cache/sequence.h"
 #include "kvant/wire/answer.h"
 #include "kvant/wire/layer_frame.h"
+#include "kvant/wire/upgrade.h"
 #include "transfer/agreement.h"
 
 namespace kvant::transfer {
@@ -21,7 +22,7 @@ void Note(Status status, std::vector<Status>* faults) {
 codec::Precision PrecisionOf(const codec::LayerBlockLayout& layout) {
   codec::Precision precision{.codec = layout.codec, .equalize = layout.equalized, .num_sinks = layout.split.num_sinks};
   if (layout.tiers) {
-    precision.spectrum.emplace();
+    precision.spectrum.emplace().progressive = layout.progressive;
   }
   return precision;
 }
@@ -43,6 +44,9 @@ Status CheckFields(const wire::FrameView& frame) {
     case wire::FrameType::kAnswerRequest: return wire::DecodeAnswerRequest(frame).status();
     case wire::FrameType::kAnswerText: return wire::DecodeAnswerText(frame).status();
     case wire::FrameType::kAnswerEnd: return wire::DecodeAnswerEnd(frame).status();
+    case wire::FrameType::kUpgradeOffer: return wire::DecodeUpgradeOffer(frame).status();
+    case wire::FrameType::kUpgradeRequest: return wire::DecodeUpgradeRequest(frame).status();
+    case wire::FrameType::kUpgrade: return wire::DecodeUpgrade(frame).status();
     default: return OkStatus();
   }
 }
@@ -110,7 +114,7 @@ void SessionAudit::TakeFinish(const wire::FrameView& frame, std::vector<Status>*
 }
 
 std::vector<Status> SessionAudit::End() const {
-  if (!hello_ || finished_) {
+  if (!hello_ || finished_ || num_frames_ == 1) {
     return {};
   }
   const uint32_t layers = hello_->model.shape.num_layers;

@@ -12,8 +12,8 @@ namespace kvant::transfer {
 
 /// What a receiver would find in saved frames: every fault, where it stops at the first.
 ///
-/// Frames that begin with a hello are one session, and their order counts (docs/format/wire.md, "Session"); any others
-/// are taken each for itself. Frames of both directions may stand in one file.
+/// Frames that begin with a hello are one session, and their order counts (docs/format/wire.md, "Session"); any others,
+/// a hello alone among them, are taken each for itself. Frames of both directions may stand in one file.
 class SessionAudit {
  public:
   /// Of the frame's fields and content, and of its place after those before it.

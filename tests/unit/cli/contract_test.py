@@ -2,7 +2,9 @@
 import json
 import os
 import pathlib
+import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +13,8 @@ import time
 import unittest
 
 KVANT, FIXTURE = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
-COMMANDS = ("bench", "decode-worker", "eval", "generate", "models")
+COMMANDS = ("bench", "decode-worker", "eval", "generate", "inspect", "models")
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "v1"
 NUMBERS = ("prompt_tokens", "completion_tokens", "ttft_ms", "tpot_ms", "prefill_ms", "transfer_ms", "kv_bytes",
            "kv_bytes_fp16", "kv_bytes_allocated", "wire_bytes", "wire_bytes_fp16", "wire_tokens_encoded",
            "wire_tokens_exact")
@@ -388,6 +391,131 @@ class ContractTest(unittest.TestCase):
         self.assertIn(b"name\\x1b]0;x\\x07\\u202e.gguf", outputs[0].stdout)
         names = [model["name"] for model in json.loads(outputs[1].stdout)["models"]]
         self.assertIn("name\x1b]0;x\x07\u202e.gguf", names)
+
+    # Saved frames
+
+    def inspect(self, *files, status=0, memory=None):
+        """The report; with `memory` the program may not map more bytes than that."""
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory))) if memory else None
+        done = subprocess.run([KVANT, "inspect", "--json", *map(str, files)], capture_output=True, timeout=300,
+                              preexec_fn=limit)
+        self.assertEqual(done.returncode, status, done.stderr.decode() + done.stdout.decode()[:2000])
+        return json.loads(done.stdout)
+
+    def write(self, name, content):
+        path = self.dir / name
+        path.write_bytes(content)
+        return path
+
+    def test_inspect_says_what_golden_frames_hold(self):
+        for path in sorted(GOLDEN.glob("*.bin")):
+            fields = dict(line.split(" ", 1) for line in path.with_suffix(".fields").read_text().splitlines())
+            report = self.inspect(path)
+            frame, = report["files"][0]["frames"]
+            self.assertEqual((report["num_errors"], frame["errors"], frame["bytes"]), (0, [], path.stat().st_size))
+            self.assertEqual((frame["type"], int(frame["session"], 16)), (fields["type"], int(fields["session"])), path)
+            self.assertEqual(frame["checksum"]["stored"], frame["checksum"]["computed"])
+            if frame["type"] == "layer":
+                content = frame["content"]
+                self.assertEqual(sum(content["sections"].values()), frame["bytes"], path)
+                self.assertEqual(content["tokens"], {name: int(fields["num_" + name])
+                                                     for name in ("sinks", "encoded", "tail")})
+                self.assertEqual((content["kv_heads"], content["head_dim"]),
+                                 (int(fields["num_kv_heads"]), int(fields["head_dim"])))
+                for tier in ("fp16", "int8", "int4", "dropped"):
+                    self.assertEqual(content["tiers"][tier], int(fields.get(tier, content["tiers"][tier])))
+                self.assertGreaterEqual(content["bits"]["effective"], content["bits"]["payload"])
+        heads = self.inspect(GOLDEN / "layer_tiers.bin")["files"][0]["frames"][0]["content"]
+        self.assertEqual(len(heads["tokens_unlike_first_head"]), 2)
+        self.assertEqual(heads["tokens_alike_in_all_heads"] + heads["tokens_unlike_first_head"][1], 9)
+
+    def test_inspect_reads_frames_one_after_another_and_prints_tables(self):
+        names = ("layer_int8_eq", "layer_tiers", "done", "error")
+        content = [(GOLDEN / f"{name}.bin").read_bytes() for name in names]
+        path = self.write("several.frames", b"".join(content))
+        found = self.inspect(path)["files"][0]
+        self.assertEqual([frame["type"] for frame in found["frames"]], ["layer", "layer", "done", "error"])
+        self.assertEqual([frame["offset"] for frame in found["frames"]],
+                         [sum(map(len, content[:i])) for i in range(4)])
+        table = self.run_kvant("inspect", str(path)).stdout.decode()
+        self.assertRegex(table, r"4 frames\n")
+        self.assertRegex(table, r"1 +layer +7 .* right +0 +2 \+ 9 \+ 1 +spectrum +2 3 3 1")
+        self.assertRegex(table, r"layers: header +80 B")
+        alone = self.run_kvant("inspect", str(GOLDEN / "hello_tiers.bin")).stdout.decode()
+        self.assertRegex(alone, r"content.prompt_tokens +1000\n")
+
+    def test_inspect_names_every_error_and_fails(self):
+        sound = (GOLDEN / "layer_tiers.bin").read_bytes()
+        flipped = bytearray(sound)
+        flipped[-1] ^= 0x7C  # of the last fp16 value: the checksum no longer fits, and the value may be infinite
+        flipped[8] = 1       # flags
+        path = self.write("flipped.frames", bytes(flipped) + sound)
+        found = self.inspect(path, status=1)["files"][0]
+        first, second = found["frames"]
+        self.assertEqual([error["code"] for error in first["errors"]][:2], ["corruption", "invalid_argument"])
+        self.assertNotEqual(first["checksum"]["stored"], first["checksum"]["computed"])
+        self.assertEqual(first["content"]["tokens"]["encoded"], 9, "fields are shown all the same")
+        self.assertEqual(second["errors"], [], "and the frame after it is found")
+        done = self.run_kvant("inspect", str(path), status=1)
+        self.assertIn("frame 0 at byte 0: corruption: the frame's checksum does not match", done.stdout.decode())
+        self.assertRegex(done.stderr.decode(), r"^kvant: \d+ errors found\n$")
+        for name, content, code in (("cut", sound[:-1], "out_of_range"), ("short", sound[:39], "out_of_range"),
+                                    ("garbage", b"GGUF" + sound[4:], "corruption"), ("empty", b"", "out_of_range"),
+                                    ("version", sound[:4] + b"\x02" + sound[5:], "version_unsupported")):
+            found = self.inspect(self.write(name, content), status=1)["files"][0]
+            errors = [error for frame in found["frames"] for error in frame["errors"]] + found["errors"]
+            self.assertEqual(errors[0]["code"], code, name)
+        for path, code in ((self.dir / "missing", "not_found"), (self.dir, "io_error")):
+            self.assertEqual(self.inspect(path, status=1)["files"][0]["errors"][0]["code"], code)
+        self.refused(["inspect"], 2)
+
+    def test_inspect_takes_no_memory_that_a_frame_only_announces(self):
+        header = bytearray((GOLDEN / "layer_int8.bin").read_bytes()[:40])
+        header[16:24] = (1 << 36).to_bytes(8, "little")
+        path = self.write("huge.frames", bytes(header))
+        self.assertEqual(self.inspect(path, status=1, memory=1 << 30)["files"][0]["frames"][0]["errors"][0]["code"],
+                         "out_of_range")
+        header[16:24] = ((3 << 30) - 40).to_bytes(8, "little")
+        path.write_bytes(bytes(header))
+        os.truncate(path, 3 << 30)  # really there, but for no disk
+        self.assertEqual(self.inspect(path, status=1, memory=1 << 30)["files"][0]["frames"][0]["errors"][0]["code"],
+                         "capacity_exceeded")
+
+    def test_inspect_survives_any_bytes(self):
+        chance = random.Random(4)
+        sound = [path.read_bytes() for path in sorted(GOLDEN.glob("*.bin"))]
+        paths = []
+        for number in range(400):
+            content = bytearray(b"".join(chance.choice(sound) for _ in range(chance.randint(1, 3))))
+            for _ in range(chance.randint(1, 6)):
+                place = chance.randrange(min(len(content), chance.choice((100, len(content)))))
+                content[place:place + chance.choice((1, 1, 4))] = chance.choice(
+                    (b"\0", b"\xff", b"\xff\xff\xff\x7f", bytes([chance.randrange(256)])))
+            if chance.random() < 0.3:
+                del content[chance.randrange(len(content)):]
+            if chance.random() < 0.5:
+                self.reseal(content)
+            paths.append(self.write(f"fuzz{number}", bytes(content)))
+        report = self.inspect(*paths, status=1, memory=1 << 30)
+        self.assertEqual(len(report["files"]), 400)
+        self.assertGreater(report["num_errors"], 300)
+        resealed = [frame for found in report["files"] for frame in found["frames"]
+                    if frame["errors"] and "checksum" in frame
+                    and frame["checksum"]["stored"] == frame["checksum"]["computed"]]
+        self.assertGreater(len(resealed), 20, "no error behind a right checksum")
+
+    def reseal(self, content):
+        """Give the first frame the checksum that inspect computes."""
+        found = self.inspect_any(content)
+        frames = found["files"][0]["frames"]
+        if frames and "checksum" in frames[0] and frames[0]["bytes"] >= 40:
+            content[32:40] = int(frames[0]["checksum"]["computed"], 16).to_bytes(8, "little")
+
+    def inspect_any(self, content):
+        done = subprocess.run([KVANT, "inspect", "--json", str(self.write("resealed", bytes(content)))],
+                              capture_output=True, timeout=60)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        return json.loads(done.stdout)
 
     def interrupted(self, times):
         """Status, seconds and message of a transfer of 15 seconds that is interrupted."""
