@@ -26,6 +26,8 @@ constexpr std::array kImportances = {Name{std::string_view("attention"), Importa
 constexpr std::array kScopes = {Name{std::string_view("head"), RankScope::kHead},
                                 Name{std::string_view("layer"), RankScope::kLayer},
                                 Name{std::string_view("model"), RankScope::kModel}};
+constexpr std::array kKept = {Name{std::string_view("best"), TierRule::kSws},
+                              Name{std::string_view("prefix"), TierRule::kSwsPrefix}};
 
 Status Invalid(std::string_view option, std::string_view why) {
   return {StatusCode::kInvalidArgument, "option '" + std::string(option) + "' " + std::string(why)};
@@ -67,7 +69,7 @@ std::string Decimal(double number) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
 }
 
-bool IsSelection(TierRule rule) { return rule == TierRule::kPdTrim || rule == TierRule::kSws; }
+bool IsSws(TierRule rule) { return rule == TierRule::kSws || rule == TierRule::kSwsPrefix; }
 
 }  // namespace
 
@@ -101,6 +103,9 @@ Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectr
   if (name == "first" && spectrum->rule == TierRule::kPdTrim) {
     return ParseNumber(name, value, &spectrum->first.emplace());
   }
+  if (name == "keep" && IsSws(spectrum->rule)) {
+    return Choose(kKept, name, value, &spectrum->rule);
+  }
   if (name == "refine" && spectrum->progressive) {
     return ParseNumber(name, value, &spectrum->refine.emplace());
   }
@@ -116,7 +121,7 @@ Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectr
   return Invalid(name, spectrum->rule == TierRule::kPdTrim
                            ? "is unknown; known are eq=, sinks=, residual=, first="
                            : "is unknown; known are eq=, sinks=, residual=, policy= (spectrum, progressive), "
-                             "importance=, scope=, decay=, refine= (progressive)");
+                             "importance=, scope=, decay=, refine= (progressive), keep= (sws)");
 }
 
 Status CheckSpectrum(const Spectrum& spectrum) {
@@ -146,12 +151,15 @@ Status CheckSpectrum(const Spectrum& spectrum) {
 std::string SpectrumWord(const Spectrum& spectrum) {
   const Spectrum defaults;
   std::string word = spectrum.rule == TierRule::kPdTrim ? "pdtrim:"
-                     : spectrum.rule == TierRule::kSws  ? "sws:"
+                     : IsSws(spectrum.rule)             ? "sws:"
                      : spectrum.progressive             ? "progressive:b="
                                                         : "spectrum:b=";
   word += Decimal(spectrum.budget);
   if (spectrum.rule != defaults.rule && !IsSelection(spectrum.rule)) {
     word += ",policy=" + std::string(TierRuleName(spectrum.rule));
+  }
+  if (spectrum.rule == TierRule::kSwsPrefix) {
+    word += ",keep=prefix";
   }
   if (spectrum.importance != defaults.importance) {
     word += ",importance=" + std::string(ImportanceName(spectrum.importance));
@@ -171,12 +179,15 @@ std::string SpectrumWord(const Spectrum& spectrum) {
   return word;
 }
 
+bool IsSelection(TierRule rule) { return rule == TierRule::kPdTrim || IsSws(rule); }
+
 bool RanksTokens(TierRule rule) {
-  return rule != TierRule::kBalancedEven && rule != TierRule::kRandom && rule != TierRule::kPdTrim;
+  return rule != TierRule::kBalancedEven && rule != TierRule::kRandom && rule != TierRule::kPdTrim &&
+         rule != TierRule::kSwsPrefix;
 }
 
 std::string_view TierRuleName(TierRule rule) {
-  return rule == TierRule::kPdTrim ? "pdtrim" : rule == TierRule::kSws ? "sws" : NameOf(kRules, rule);
+  return rule == TierRule::kPdTrim ? "pdtrim" : IsSws(rule) ? "sws" : NameOf(kRules, rule);
 }
 
 std::string_view ImportanceName(Importance importance) { return NameOf(kImportances, importance); }

@@ -38,16 +38,17 @@ std::vector<float> ImportanceOf(const Spectrum& spectrum, const TierRequest& req
 }
 
 std::vector<Tier> SelectTiers(const Spectrum& spectrum, const std::vector<float>& importance) {
-  const Selection selection = spectrum.rule == TierRule::kSws ? Selection::kSws
-                              : spectrum.first                ? Selection::kPdTrimFirstLast
-                                                              : Selection::kPdTrimSuffix;
+  const Selection selection = spectrum.rule == TierRule::kSws         ? Selection::kSws
+                              : spectrum.rule == TierRule::kSwsPrefix ? Selection::kSwsPrefix
+                              : spectrum.first                        ? Selection::kPdTrimFirstLast
+                                                                      : Selection::kPdTrimSuffix;
   return Select(selection, spectrum.budget, spectrum.first.value_or(0), importance);
 }
 
 Result<std::vector<Tier>> TiersOf(const Spectrum& spectrum, const TierRequest& request, uint32_t row) {
   const std::vector<float> importance =
       codec::RanksTokens(spectrum.rule) ? ImportanceOf(spectrum, request, row) : std::vector<float>(request.num_tokens);
-  if (spectrum.rule == TierRule::kPdTrim || spectrum.rule == TierRule::kSws) {
+  if (codec::IsSelection(spectrum.rule)) {
     return SelectTiers(spectrum, importance);
   }
   KVANT_ASSIGN_OR_RETURN(const TierCounts counts,

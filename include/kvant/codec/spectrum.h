@@ -20,6 +20,7 @@ enum class TierRule : uint8_t {
   kRandom,        ///< greedy's counts, tokens at random
   kPdTrim,        ///< selection: first and last tokens at fp16, the others dropped
   kSws,           ///< selection: the most important tokens at fp16, the others dropped
+  kSwsPrefix,     ///< selection: the first tokens, 16 at least (its importance once decayed with the position alone)
 };
 
 /// What a token's importance is.
@@ -39,7 +40,7 @@ enum class RankScope : uint8_t { kHead, kLayer, kModel };
 ///           sinks and a suffix (SpectrumKV's tables)
 ///           progressive:b=B[,…][,refine=B2]: the same choice in the progressive code, of equalized keys; tokens are
 ///           raised to the tiers of a budget B2 while decoding goes on
-///           sws:B[,importance=…][,scope=…]
+///           sws:B[,importance=…][,scope=…] or sws:B,keep=prefix
 struct Spectrum {
   double budget = 0.5;  ///< mean relative cost of a token: fp16 1, int8 1/2, int4 1/4, dropped 0
   TierRule rule = TierRule::kGreedy;
@@ -63,6 +64,8 @@ Status CheckSpectrum(const Spectrum& spectrum);
 std::string SpectrumWord(const Spectrum& spectrum);
 
 std::string_view TierRuleName(TierRule rule);
+/// Whether a rule keeps some tokens at fp16 and drops the others.
+bool IsSelection(TierRule rule);
 /// Whether a rule looks at the tokens' importance at all.
 bool RanksTokens(TierRule rule);
 std::string_view ImportanceName(Importance importance);

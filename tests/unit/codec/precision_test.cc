@@ -37,11 +37,12 @@ TEST(PrecisionTest, TheShortestWordComesBack) {
   for (const char* word :
        {"fp16", "int8", "int4", "int8,eq=off", "int4,sinks=0", "int4,eq=off,sinks=7,residual=inf", "int8,residual=32",
         "spectrum:b=0.5", "spectrum:b=0.3,policy=balanced,importance=norm,scope=layer,decay=0.01,eq=off,sinks=0",
-        "pdtrim:0.5", "pdtrim:0.5,first=0.3", "sws:0.25,importance=position",
+        "pdtrim:0.5", "pdtrim:0.5,first=0.3", "sws:0.25,importance=position", "sws:0.5,keep=prefix",
         "spectrum:b=0.1,policy=adaptive,residual=inf"}) {
     EXPECT_EQ(PrecisionWord(ParsePrecision(word).value()), word);
   }
   EXPECT_EQ(PrecisionWord(ParsePrecision("int4,eq=on,sinks=4,residual=128").value()), "int4");
+  EXPECT_EQ(PrecisionWord(ParsePrecision("sws:0.5,keep=best").value()), "sws:0.5");
 }
 
 TEST(PrecisionTest, UnknownWordsAreNamedWithTheKnownOnes) {
@@ -93,6 +94,10 @@ TEST(PrecisionTest, WrongOptionsAreNamed) {
       {"pdtrim:0.5,first=2", "first"},
       {"sws:2", "to 1"},
       {"sws:0.5,policy=greedy", "policy"},
+      {"sws:0.5,keep=last", "best|prefix"},
+      {"sws:0.5,keep=prefix,importance=norm", "not ranked"},
+      {"pdtrim:0.5,keep=prefix", "keep"},
+      {"spectrum:b=0.5,keep=prefix", "keep"},
   };
   for (const ErrorCase& c : cases) {
     const Result<Precision> parsed = ParsePrecision(c.word);

@@ -134,5 +134,22 @@ TEST(TierMapTest, RandomIsTheSameEveryTime) {
   EXPECT_FALSE(std::is_sorted(a.ids.begin(), a.ids.begin() + 500));
 }
 
+TEST(TierMapTest, SwsKeepsTheBestTokensOrThePrefix) {
+  std::vector<std::vector<float>> importance(2, std::vector<float>(100, 0.0F));
+  importance[0][70] = importance[1][90] = 1.0F;
+  const TierMap best = Map("sws:0.2", importance, 2, 100);
+  EXPECT_EQ(best.OfHead(0)[70], Tier::kFp16);
+  EXPECT_EQ(best.OfHead(1)[70], Tier::kDropped);
+  for (const auto& [word, kept] : {std::pair("sws:0.2,keep=prefix", 20U), std::pair("sws:0.05,keep=prefix", 16U)}) {
+    const TierMap prefix = Map(word, {}, 2, 100);
+    EXPECT_EQ(prefix.counts, (codec::TierCounts{kept, 0, 0, 100 - kept}));
+    for (uint32_t head = 0; head < 2; ++head) {
+      for (uint32_t token = 0; token < 100; ++token) {
+        EXPECT_EQ(prefix.OfHead(head)[token], token < kept ? Tier::kFp16 : Tier::kDropped);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvant::policy
