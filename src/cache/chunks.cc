@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "kvant/base/check.h"
 #include "kvant/cache/sequence.h"
 
 namespace kvant::cache {
@@ -49,7 +48,6 @@ uint32_t LayerCache::first_chunk_of(uint32_t position) const {
 
 // The sinks go with the first chunk; each tier and the residual are cut every kChunkTokens from their own beginning.
 ChunkSlices LayerCache::Chunk(uint32_t kv_head, uint32_t chunk) const {
-  KVANT_CHECK(chunk < num_chunks(), "a chunk of this layer");
   ChunkSlices result;
   const auto add = [&](const kernels::AttendSegment& segment, uint32_t first, uint32_t released) {
     const uint32_t end = std::min(first + kChunkTokens, segment.num_tokens);

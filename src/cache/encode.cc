@@ -56,16 +56,28 @@ uint32_t LayerCache::num_due(codec::PromptTail tail) const {
   return target - std::min(target, num_encoded());
 }
 
+uint32_t LayerCache::num_unreachable_residual() const {
+  const uint32_t before = sinks_.num_tokens() + num_encoded();
+  return num_unreachable() - std::min(num_unreachable(), before);
+}
+
+uint32_t LayerCache::num_skipped_due(codec::PromptTail tail) const {
+  return num_encoded() > 0 ? 0 : std::min(num_due(tail), num_unreachable_residual());
+}
+
+// Of what is in reach, or of the last tokens where that is too little.
 codec::Equalization LayerCache::MeasureEqualization(ThreadPool* pool) const {
   codec::EqualizationBuilder builder(shape_.num_kv_heads, shape_.head_dim);
-  const uint32_t count = residual_.num_tokens();
+  const uint32_t spare = residual_.num_tokens() - std::min(residual_.num_tokens(), codec::kMinEqualizationTokens);
+  const uint32_t first = std::min(num_unreachable_residual(), spare);
+  const uint32_t count = residual_.num_tokens() - first;
   const kernels::EqualizeKernels& kernels = kernels::EqualizeKernelsOf(isa_);
   ForEachHead(pool, [&](uint32_t kv_head) {
     std::vector<Half> keys(size_t{kBatchTokens} * shape_.head_dim);
     const codec::KeyStats stats = builder.stats(kv_head);
     for (uint32_t done = 0; done < count; done += kBatchTokens) {
       const uint32_t batch = std::min(kBatchTokens, count - done);
-      LoadRun(residual_, kv_head, done, batch, keys.data(), /*values=*/nullptr);
+      LoadRun(residual_, kv_head, first + done, batch, keys.data(), /*values=*/nullptr);
       kernels.add_keys(shape_.head_dim, keys.data(), batch, stats.sums.data(), stats.lows.data(), stats.highs.data());
     }
   });
@@ -92,18 +104,18 @@ std::vector<std::vector<float>> LayerCache::ResidualNorms(ThreadPool* pool) cons
 }
 
 void LayerCache::EncodeHead(const codec::Equalization* map, std::span<const codec::Tier> tiers, uint32_t kv_head,
-                            uint32_t count, const RowSink& sink) const {
+                            uint32_t first, uint32_t count, const RowSink& sink) const {
   const uint32_t head_dim = shape_.head_dim;
   EncodeBuffers buffers(head_dim);
   std::array<uint32_t, codec::kNumStoredTiers> done_of{};
   for (uint32_t done = 0; done < count; done += kBatchTokens) {
     const uint32_t batch = std::min(kBatchTokens, count - done);
     if (tiers.empty()) {
-      LoadRun(residual_, kv_head, done, batch, buffers.tier_keys.data(), buffers.tier_values.data());
+      LoadRun(residual_, kv_head, first + done, batch, buffers.tier_keys.data(), buffers.tier_values.data());
       EncodeTier(map, codec::TierOf(precision_.codec), kv_head, batch, done, buffers, sink);
       continue;
     }
-    LoadRun(residual_, kv_head, done, batch, buffers.keys.data(), buffers.values.data());
+    LoadRun(residual_, kv_head, first + done, batch, buffers.keys.data(), buffers.values.data());
     for (const codec::Tier tier : codec::kStoredTiers) {
       const uint32_t rows = buffers.Gather(tier, tiers.subspan(done, batch), head_dim);
       if (rows > 0) {
@@ -143,12 +155,13 @@ Status LayerCache::EncodeDue(codec::PromptTail tail, ThreadPool* pool, const cod
     FreeUnreachable();
     return OkStatus();
   }
-  KVANT_CHECK(tiers == nullptr || (precision_.spectrum && tiers->counts.total() == count),
-              "a tier a token that is due");
+  const uint32_t skipped = num_skipped_due(tail);
+  KVANT_CHECK(tiers == nullptr || (precision_.spectrum && tiers->counts.total() == count - skipped),
+              "a tier a token that is due and in reach");
   if (precision_.equalize && !equalization_) {
     equalization_ = MeasureEqualization(pool);
   }
-  KVANT_RETURN_IF_ERROR(MoveToEncoded(count, pool, tiers));
+  KVANT_RETURN_IF_ERROR(MoveToEncoded(skipped, count, pool, tiers));
   FreeUnreachable();
   return OkStatus();
 }
@@ -178,24 +191,37 @@ void LayerCache::AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_he
   }
 }
 
-Status LayerCache::MoveToEncoded(uint32_t count, ThreadPool* pool, const codec::TierMap* tiers) {
+// Of a spectrum they are dropped, else they keep slots.
+Status LayerCache::SkipEncoded(uint32_t count) {
+  if (count > 0 && !precision_.spectrum) {
+    KVANT_RETURN_IF_ERROR(run(codec::TierOf(precision_.codec)).Skip(count));
+  } else {
+    num_dropped_ += count;
+  }
+  num_skipped_ += count;
+  return OkStatus();
+}
+
+// The residual's first `count` tokens, of which the first `skipped` are out of reach.
+Status LayerCache::MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* pool, const codec::TierMap* tiers) {
   const codec::Equalization* map = equalization_ ? &*equalization_ : nullptr;
   codec::TierCounts counts;
-  counts.of(codec::TierOf(precision_.codec)) = count;
+  counts.of(codec::TierOf(precision_.codec)) = count - skipped;
   if (tiers != nullptr) {
     counts = tiers->counts;
   }
+  KVANT_RETURN_IF_ERROR(SkipEncoded(skipped));
   const codec::TierCounts before = tier_counts();
   KVANT_RETURN_IF_ERROR(ExtendTiers(counts));
   ForEachHead(pool, [&](uint32_t kv_head) {
     const std::span<const codec::Tier> ids = tiers == nullptr ? std::span<const codec::Tier>() : tiers->OfHead(kv_head);
-    EncodeHead(map, ids, kv_head, count,
+    EncodeHead(map, ids, kv_head, skipped, count - skipped,
                [&](codec::Tier tier, uint32_t first, uint32_t rows, const codec::ConstTokenRows& keys,
                    const codec::ConstTokenRows& values) {
                  StoreTier(tier, kv_head, before.of(tier) + first, rows, keys, values);
                });
     if (precision_.spectrum) {
-      AddPositions(ids, kv_head, sinks_.num_tokens() + before.total(), count);
+      AddPositions(ids, kv_head, sinks_.num_tokens() + before.total(), count - skipped);
     }
   });
   return DropResidualFront(count);

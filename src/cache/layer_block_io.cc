@@ -90,10 +90,31 @@ Result<codec::Equalization> ReadMap(const codec::LayerBlockLayout& layout, std::
   return map;
 }
 
+// The tiers of a block's encoded tokens.
+Result<codec::TierMap> ReadTierIds(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
+  codec::TierMap map{*layout.tiers, {}};
+  std::vector<codec::Tier> ids(layout.split.num_encoded);
+  for (const codec::Tier tier : codec::kTiers) {
+    if (layout.tiers->of(tier) > 0) {
+      std::fill(ids.begin(), ids.end(), tier);  // of all, where no ids are sent
+    }
+  }
+  for (uint32_t kv_head = 0; kv_head < layout.shape.num_kv_heads; ++kv_head) {
+    const std::span<const std::byte> packed = codec::HeadOf(layout, block, kv_head).tier_ids;
+    if (!packed.empty() && (!codec::UnpackTierIds(packed, ids) || codec::CountTiers(ids) != *layout.tiers)) {
+      return Status(StatusCode::kCorruption, "the tier ids of KV head " + std::to_string(kv_head) +
+                                                 " are not as many of each as announced");
+    }
+    map.ids.insert(map.ids.end(), ids.begin(), ids.end());
+  }
+  return map;
+}
+
 }  // namespace
 
 codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail, const codec::TierMap* tiers) const {
-  const codec::TokenSplit split = codec::SplitPrompt(precision_, num_tokens(), tail);
+  const codec::TokenSplit split =
+      codec::SkipFirst(codec::SplitPrompt(precision_, num_tokens(), tail), num_unreachable());
   codec::LayerBlockLayout layout{shape_, precision_.codec, precision_.equalize && split.num_encoded > 0, split};
   if (precision_.spectrum) {
     layout.tiers = tiers == nullptr ? codec::TierCounts{} : tiers->counts;
@@ -105,7 +126,7 @@ codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail, const code
 void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block, ThreadPool* pool,
                             const codec::TierMap* tiers) const {
   KVANT_CHECK(num_encoded() == 0, "only a layer that is still exact is written as a block");
-  KVANT_CHECK(layout.split.num_sinks == sinks_.num_tokens() && layout.split.total() == num_tokens(),
+  KVANT_CHECK(layout.split.num_positions() == num_tokens() && layout.split.num_skipped == num_unreachable(),
               "the layout was planned for this layer");
   KVANT_CHECK(layout.counts().total() == layout.split.num_encoded, "the layout was planned with these tiers");
   if (layout.tiers) {
@@ -125,13 +146,14 @@ void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std
 void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map,
                            const codec::TierMap* tiers, uint32_t kv_head, std::span<std::byte> block) const {
   const codec::LayerBlockHead<std::byte> head = codec::HeadOf(layout, block, kv_head);
-  LoadRun(sinks_, kv_head, 0, layout.split.num_sinks, As<Half>(head.sink_keys).data(),
-          As<Half>(head.sink_values).data());
+  LoadRun(sinks_, kv_head, sinks_.num_tokens() - layout.split.num_sinks, layout.split.num_sinks,
+          As<Half>(head.sink_keys).data(), As<Half>(head.sink_values).data());
+  const uint32_t skipped = num_unreachable_residual();
   const std::span<const codec::Tier> ids = tiers == nullptr ? std::span<const codec::Tier>() : tiers->OfHead(kv_head);
   if (!head.tier_ids.empty()) {
     codec::PackTierIds(ids, head.tier_ids);
   }
-  EncodeHead(map, ids, kv_head, layout.split.num_encoded,
+  EncodeHead(map, ids, kv_head, skipped, layout.split.num_encoded,
              [&](codec::Tier tier, uint32_t first, uint32_t, const codec::ConstTokenRows& keys,
                  const codec::ConstTokenRows& values) {
                const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
@@ -139,8 +161,8 @@ void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::E
                CopyRows(keys, first, row_bytes, to.key_codes, to.key_scales, to.key_zeros);
                CopyRows(values, first, row_bytes, to.value_codes, to.value_scales, to.value_zeros);
              });
-  LoadRun(residual_, kv_head, layout.split.num_encoded, layout.split.num_tail, As<Half>(head.tail_keys).data(),
-          As<Half>(head.tail_values).data());
+  LoadRun(residual_, kv_head, skipped + layout.split.num_encoded, layout.split.num_tail,
+          As<Half>(head.tail_keys).data(), As<Half>(head.tail_values).data());
 }
 
 Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
@@ -159,46 +181,53 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
   if (layout.equalized) {
     KVANT_ASSIGN_OR_RETURN(equalization_, ReadMap(layout, block));
   }
+  codec::TierMap tiers;
   if (layout.tiers) {
-    KVANT_RETURN_IF_ERROR(AdoptTierIds(layout, block));
+    KVANT_ASSIGN_OR_RETURN(tiers, ReadTierIds(layout, block));
   }
-  KVANT_RETURN_IF_ERROR(sinks_.Extend(layout.split.num_sinks));
-  KVANT_RETURN_IF_ERROR(ExtendTiers(layout.counts()));
-  KVANT_RETURN_IF_ERROR(residual_.Extend(layout.split.num_tail));
+  KVANT_RETURN_IF_ERROR(ReserveSlots(layout));
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
     AdoptHead(layout, kv_head, block);
+    if (layout.tiers) {
+      AddPositions(tiers.OfHead(kv_head), kv_head, sinks_.num_tokens() + num_skipped_, layout.split.num_encoded);
+    }
   }
+  FreeUnreachable();
   return OkStatus();
 }
 
-Status LayerCache::AdoptTierIds(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
-  std::vector<codec::Tier> ids(layout.split.num_encoded);
-  for (const codec::Tier tier : codec::kTiers) {
-    if (layout.tiers->of(tier) > 0) {
-      std::fill(ids.begin(), ids.end(), tier);  // of all, where no ids are sent
+// Room for a block's tokens behind the slots of those that were skipped.
+// Errors  kMismatch: a split that no prompt of this precision has
+Status LayerCache::ReserveSlots(const codec::LayerBlockLayout& layout) {
+  codec::TokenSplit whole = layout.split;
+  if (layout.split.num_skipped > 0) {
+    const auto fits = [&](codec::PromptTail tail) {
+      whole = codec::SplitPrompt(precision_, layout.split.num_positions(), tail);
+      return codec::SkipFirst(whole, layout.split.num_skipped) == layout.split;
+    };
+    if (!fits(codec::PromptTail::kEncodeAll) && !fits(codec::PromptTail::kByPosition)) {
+      return {StatusCode::kMismatch, "a layer block whose first tokens are skipped in another way"};
     }
   }
-  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-    const std::span<const std::byte> packed = codec::HeadOf(layout, block, kv_head).tier_ids;
-    if (!packed.empty() && (!codec::UnpackTierIds(packed, ids) || codec::CountTiers(ids) != *layout.tiers)) {
-      return {StatusCode::kCorruption,
-              "the tier ids of KV head " + std::to_string(kv_head) + " are not as many of each as announced"};
-    }
-    AddPositions(ids, kv_head, layout.split.num_sinks, layout.split.num_encoded);
-  }
-  return OkStatus();
+  KVANT_RETURN_IF_ERROR(sinks_.Extend(whole.num_sinks));
+  KVANT_RETURN_IF_ERROR(SkipEncoded(whole.num_encoded - layout.split.num_encoded));
+  KVANT_RETURN_IF_ERROR(ExtendTiers(layout.counts()));
+  KVANT_RETURN_IF_ERROR(residual_.Skip(whole.num_tail - layout.split.num_tail));
+  return residual_.Extend(layout.split.num_tail);
 }
 
 void LayerCache::AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_head, std::span<const std::byte> block) {
   const codec::LayerBlockHead<const std::byte> head = codec::HeadOf(layout, block, kv_head);
-  StoreRun(sinks_, kv_head, 0, layout.split.num_sinks, As<const Half>(head.sink_keys).data(),
-           As<const Half>(head.sink_values).data(), shape_.head_dim);
+  const auto first = [](const PageRun& run, uint32_t count) { return run.num_tokens() - count; };
+  StoreRun(sinks_, kv_head, first(sinks_, layout.split.num_sinks), layout.split.num_sinks,
+           As<const Half>(head.sink_keys).data(), As<const Half>(head.sink_values).data(), shape_.head_dim);
   for (const codec::Tier tier : codec::kStoredTiers) {
     const codec::LayerBlockTier<const std::byte>& rows = head.tiers[static_cast<size_t>(tier)];
-    StoreTier(tier, kv_head, 0, layout.counts().of(tier), KeysOf(rows), ValuesOf(rows));
+    const uint32_t count = layout.counts().of(tier);
+    StoreTier(tier, kv_head, first(run(tier), count), count, KeysOf(rows), ValuesOf(rows));
   }
-  StoreRun(residual_, kv_head, 0, layout.split.num_tail, As<const Half>(head.tail_keys).data(),
-           As<const Half>(head.tail_values).data(), shape_.head_dim);
+  StoreRun(residual_, kv_head, first(residual_, layout.split.num_tail), layout.split.num_tail,
+           As<const Half>(head.tail_keys).data(), As<const Half>(head.tail_values).data(), shape_.head_dim);
 }
 
 }  // namespace kvant::cache

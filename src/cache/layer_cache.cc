@@ -112,6 +112,7 @@ void LayerCache::Clear() {
     }
   }
   num_dropped_ = 0;
+  num_skipped_ = 0;
   residual_.Shrink(residual_.num_tokens());
   equalization_.reset();
 }

@@ -44,6 +44,18 @@ Status PageRun::Extend(uint32_t count) {
   return OkStatus();
 }
 
+Status PageRun::Skip(uint32_t count) {
+  KVANT_CHECK(num_tokens_ == 0, "what is skipped comes first");
+  released_pages_ = count / layout_.capacity;
+  pages_.assign(released_pages_, nullptr);
+  num_tokens_ = released_pages_ * layout_.capacity;
+  Status status = Extend(count - num_tokens_);
+  if (!status.ok()) {
+    Shrink(num_tokens_);
+  }
+  return status;
+}
+
 void PageRun::Shrink(uint32_t count) {
   KVANT_CHECK(count <= num_tokens_, "no more tokens can go than are there");
   num_tokens_ -= count;

@@ -172,7 +172,8 @@ void LayerCache::StoreTier(Tier tier, uint32_t kv_head, uint32_t first, uint32_t
 
 void LayerCache::WriteUpgrade(const codec::UpgradeLayout& layout, const codec::TierMap& from, const codec::TierMap& to,
                               std::span<std::byte> block, ThreadPool* pool) const {
-  KVANT_CHECK(num_encoded() == 0 && layout.num_tokens <= residual_.num_tokens(), "the layer is still exact");
+  const uint32_t first = num_unreachable_residual();
+  KVANT_CHECK(num_encoded() == 0 && first + layout.num_tokens <= residual_.num_tokens(), "the layer is still exact");
   const codec::Equalization map = MeasureEqualization(pool);
   const uint32_t head_dim = shape_.head_dim;
   const size_t middle_row = codec::RowCodeBytes(TokenCodec::kInt4, head_dim);
@@ -208,7 +209,7 @@ void LayerCache::WriteUpgrade(const codec::UpgradeLayout& layout, const codec::T
           }
         }
       };
-      LoadRun(residual_, kv_head, done, batch, keys.data(), values.data());
+      LoadRun(residual_, kv_head, first + done, batch, keys.data(), values.data());
       kernels::EqualizeKernelsOf(isa_).equalize(head_dim, map.MeanOf(kv_head).data(), map.ScaleOf(kv_head).data(),
                                                 keys.data(), batch);
       write(keys.data(), key_middle, key_rest);
@@ -218,13 +219,13 @@ void LayerCache::WriteUpgrade(const codec::UpgradeLayout& layout, const codec::T
 }
 
 codec::TierMap LayerCache::EncodedTiers(uint32_t num_tokens) const {
-  KVANT_CHECK(precision_.spectrum && num_tokens <= num_encoded(), "encoded tokens of a spectrum");
+  KVANT_CHECK(precision_.spectrum && num_skipped_ + num_tokens <= num_encoded(), "encoded tokens of a spectrum");
   codec::TierMap map;
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
     std::vector<Tier> ids(num_tokens, Tier::kDropped);
     for (const Tier tier : codec::kStoredTiers) {
       for (const int32_t position : positions_[static_cast<size_t>(tier)][kv_head]) {
-        const uint32_t token = static_cast<uint32_t>(position) - sinks_.num_tokens();
+        const uint32_t token = static_cast<uint32_t>(position) - sinks_.num_tokens() - num_skipped_;
         if (token < num_tokens) {
           ids[token] = tier;
         }
@@ -279,7 +280,7 @@ void LayerCache::RaiseHead(const codec::UpgradeLayout& layout, std::span<const s
           raised->keys[target]);
     Raise(shape_.head_dim, from[t], to[t], values[source], row, nullptr, kv_head, value_planes,
           raised->values[target]);
-    raised->positions[target].push_back(static_cast<int32_t>(sinks_.num_tokens() + t));
+    raised->positions[target].push_back(static_cast<int32_t>(sinks_.num_tokens() + num_skipped_ + t));
   }
   for (const Tier tier : codec::kStoredTiers) {  // what was generated and encoded since
     while (next[static_cast<size_t>(tier)] < run(tier).num_tokens()) {
@@ -290,7 +291,7 @@ void LayerCache::RaiseHead(const codec::UpgradeLayout& layout, std::span<const s
 
 Status LayerCache::AdoptUpgrade(const codec::UpgradeLayout& layout, std::span<const std::byte> block,
                                 ThreadPool* pool) {
-  if (!precision_.is_progressive() || layout.shape != shape_ || layout.num_tokens > num_encoded()) {
+  if (!precision_.is_progressive() || layout.shape != shape_ || layout.num_tokens > num_encoded() - num_skipped_) {
     return {StatusCode::kMismatch, "an upgrade of another shape, or of a layer without progressive tiers"};
   }
   const codec::TierMap from = EncodedTiers(layout.num_tokens);

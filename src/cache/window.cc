@@ -42,13 +42,8 @@ void LayerCache::FreeUnreachable() {
 codec::LayerBlockLayout LayerCache::reachable_layout() const {
   codec::LayerBlockLayout layout = block_layout();
   const uint32_t position = num_unreachable();
-  codec::TokenSplit& split = layout.split;
-  const uint32_t from_sinks = std::min(position, split.num_sinks);
-  const uint32_t from_encoded = std::min(position - from_sinks, split.num_encoded);
-  split.num_sinks -= from_sinks;
-  split.num_encoded -= from_encoded;
-  split.num_tail -= position - from_sinks - from_encoded;
-  if (layout.tiers && from_encoded > 0) {
+  const codec::TokenSplit split = layout.split = codec::SkipFirst(layout.split, position);
+  if (layout.tiers && split.num_encoded < num_encoded()) {
     uint32_t left = 0;
     for (const codec::Tier tier : codec::kStoredTiers) {
       uint32_t gone = 0;

@@ -70,6 +70,16 @@ TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTa
   return split;
 }
 
+TokenSplit SkipFirst(TokenSplit split, uint32_t count) {
+  split.num_skipped += count;
+  for (uint32_t* part : {&split.num_sinks, &split.num_encoded, &split.num_tail}) {
+    const uint32_t from_part = std::min(count, *part);
+    *part -= from_part;
+    count -= from_part;
+  }
+  return split;
+}
+
 TierCounts LayerBlockLayout::counts() const {
   if (tiers) {
     return *tiers;

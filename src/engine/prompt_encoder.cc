@@ -10,11 +10,16 @@ namespace {
 
 using codec::RankScope;
 
-// Positions of a layer before the first token that can be due.
-uint32_t FirstDue(const cache::LayerCache& cache) {
-  const codec::TokenSplit split = cache.split();
-  return split.num_sinks + split.num_encoded;
-}
+// The tokens of a layer that are to be given to tiers: due and in reach.
+struct Choice {
+  Choice(const cache::LayerCache& cache, codec::PromptTail tail)
+      : skipped(cache.num_skipped_due(tail)),
+        first_position(cache.split().num_sinks + cache.split().num_encoded + skipped),
+        num_tokens(cache.num_due(tail) - skipped) {}
+  uint32_t skipped;
+  uint32_t first_position;
+  uint32_t num_tokens;
+};
 
 }  // namespace
 
@@ -45,35 +50,46 @@ Status PromptEncoder::LayerDone(uint32_t layer, cache::LayerCache& cache, const 
 std::vector<std::vector<float>> PromptEncoder::ImportanceOf(const cache::LayerCache& cache,
                                                             const LayerStatistics& statistics) const {
   std::vector<std::vector<float>> rows;
-  size_t first = 0;
+  const Choice choice(cache, tail_);
+  size_t first = choice.skipped;
   if (policy::ReadsNorms(*precision_.spectrum)) {
     rows = cache.ResidualNorms(pool_);
   } else if (policy::ReadsAttention(*precision_.spectrum)) {
     rows = statistics.mass;
-    first = FirstDue(cache);
+    first = choice.first_position;
   }
   for (std::vector<float>& row : rows) {
     row.erase(row.begin(), row.begin() + static_cast<ptrdiff_t>(first));
-    row.resize(cache.num_due(tail_));
+    row.resize(choice.num_tokens);
   }
   return rows;
 }
 
 Status PromptEncoder::TakeWithTiers(uint32_t layer, cache::LayerCache& cache,
                                     const std::vector<std::vector<float>>& importance) {
-  const policy::TierRequest request{cache.shape().num_kv_heads, FirstDue(cache), cache.num_due(tail_), importance};
+  const Choice choice(cache, tail_);
+  const policy::TierRequest request{cache.shape().num_kv_heads, choice.first_position, choice.num_tokens, importance};
   KVANT_ASSIGN_OR_RETURN(const codec::TierMap tiers, policy::MakeTierMap(*precision_.spectrum, request));
   return Take(layer, cache, &tiers);
 }
 
+// All layers' rows end with the prompt's last token; a window makes some of them begin later.
 Status PromptEncoder::TakeAll() {
+  size_t longest = 0;
+  for (const Waiting& each : waiting_) {
+    longest = std::max(longest, each.importance.size());
+  }
   std::vector<std::vector<float>> layers;
   layers.reserve(waiting_.size());
-  for (Waiting& each : waiting_) {
-    layers.push_back(std::move(each.importance));
+  for (const Waiting& each : waiting_) {
+    std::vector<float>& row = layers.emplace_back(longest);
+    std::copy(each.importance.begin(), each.importance.end(),
+              row.end() - static_cast<ptrdiff_t>(each.importance.size()));
   }
-  const std::vector<std::vector<float>> ranking = {policy::Combine(layers)};
+  const std::vector<float> all = policy::Combine(layers);
   for (uint32_t layer = 0; layer < waiting_.size(); ++layer) {
+    const auto count = static_cast<ptrdiff_t>(waiting_[layer].importance.size());
+    const std::vector<std::vector<float>> ranking = {{all.end() - count, all.end()}};
     KVANT_RETURN_IF_ERROR(TakeWithTiers(layer, *waiting_[layer].cache, ranking));
   }
   waiting_.clear();

@@ -10,20 +10,30 @@ namespace {
 
 constexpr codec::PromptTail kTails[] = {codec::PromptTail::kEncodeAll, codec::PromptTail::kByPosition};
 
-// The least the cache will need: a prompt that can never fit is refused before it is sent.
-Status CheckMemory(const wire::Hello& hello, cache::MemoryAccount* account) {
+uint64_t LeastBytes(const wire::Hello& hello, uint32_t window) {
   uint64_t layer_bytes = UINT64_MAX;
   for (const codec::PromptTail tail : kTails) {
-    layer_bytes = std::min<uint64_t>(layer_bytes, LayoutOf(hello, tail).total_bytes());
+    layer_bytes = std::min<uint64_t>(layer_bytes, LayoutOf(hello, tail, window).total_bytes());
   }
-  const uint64_t needed = layer_bytes * hello.model.shape.num_layers;  // below 2^57 within the limits of a hello
-  return account->CheckRoom(needed);
+  return layer_bytes;
+}
+
+// The least the cache will need: a prompt that can never fit is refused before it is sent.
+Status CheckMemory(const wire::Hello& hello, const ReceiverOptions& options) {
+  uint64_t needed = 0;  // below 2^57 within the limits of a hello
+  for (uint32_t layer = 0; layer < hello.model.shape.num_layers; ++layer) {
+    needed += LeastBytes(hello, options.windows.empty() ? 0 : options.windows[layer]);
+  }
+  return options.account->CheckRoom(needed);
 }
 
 }  // namespace
 
-codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, codec::Tier tier) {
-  const codec::TokenSplit split = codec::SplitPrompt(hello.precision, hello.num_prompt_tokens, tail);
+codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, uint32_t window,
+                                 codec::Tier tier) {
+  const uint32_t num_tokens = hello.num_prompt_tokens;
+  const uint32_t skipped = window == 0 ? 0 : num_tokens - std::min(num_tokens, window);
+  const codec::TokenSplit split = codec::SkipFirst(codec::SplitPrompt(hello.precision, num_tokens, tail), skipped);
   codec::LayerBlockLayout layout{hello.model.shape, hello.precision.codec,
                                  hello.precision.equalize && split.num_encoded > 0, split};
   if (hello.precision.spectrum) {
@@ -38,8 +48,8 @@ bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout&
          a.tiers.has_value() == b.tiers.has_value() && a.progressive == b.progressive;
 }
 
-uint64_t ExactLayerBytes(const wire::Hello& hello) {
-  return codec::LayerBlockLayout{hello.model.shape, codec::TokenCodec::kFp16, false, {0, 0, hello.num_prompt_tokens}}
+uint64_t ExactBytes(const codec::LayerBlockLayout& layout) {
+  return codec::LayerBlockLayout{layout.shape, codec::TokenCodec::kFp16, false, {0, 0, layout.split.total()}}
       .total_bytes();
 }
 
@@ -60,16 +70,16 @@ Status CheckHello(const wire::Hello& hello, const ReceiverOptions& options) {
                                                " tokens are needed, the receiver has " +
                                                std::to_string(options.max_context_tokens)};
   }
-  return CheckMemory(hello, options.account);
+  return CheckMemory(hello, options);
 }
 
-Status CheckLayer(const wire::Hello& hello, uint32_t due, const wire::LayerView& view) {
+Status CheckLayer(const wire::Hello& hello, uint32_t window, uint32_t due, const wire::LayerView& view) {
   if (view.layer != due) {
     return {StatusCode::kCorruption,
             "layer " + std::to_string(view.layer) + " where layer " + std::to_string(due) + " is due"};
   }
   const bool agreed = std::any_of(std::begin(kTails), std::end(kTails), [&](codec::PromptTail tail) {
-    return SameLayout(view.layout, LayoutOf(hello, tail));
+    return SameLayout(view.layout, LayoutOf(hello, tail, window));
   });
   return agreed ? OkStatus()
                 : Status(StatusCode::kCorruption,
@@ -90,7 +100,7 @@ uint64_t MaxFrameBytes(const wire::Hello& hello) {
   uint64_t largest = std::max<uint64_t>(kMaxVerdictFrameBytes, wire::kHeaderBytes + wire::kFinishBytes +
                                                                    sizeof(int32_t) * uint64_t{hello.num_prompt_tokens});
   for (const codec::PromptTail tail : kTails) {
-    const codec::LayerBlockLayout layout = LayoutOf(hello, tail, codec::Tier::kFp16);
+    const codec::LayerBlockLayout layout = LayoutOf(hello, tail, /*window=*/0, codec::Tier::kFp16);
     const uint64_t id_bytes = layout.shape.num_kv_heads * codec::TierIdBytes(layout.split.num_encoded);
     largest = std::max<uint64_t>(largest, wire::kBlockOffset + layout.total_bytes() + id_bytes);
   }

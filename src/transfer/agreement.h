@@ -10,21 +10,21 @@
 
 namespace kvant::transfer {
 
-/// How a hello's precision lays out the layers of its prompt. Of a spectrum the hello does not say which tokens go where:
-/// all of them are taken to be in `tier`.
-codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail,
+/// How a hello's precision lays out a layer of its prompt whose queries see `window` tokens, 0: all. Of a spectrum the
+/// hello does not say which tokens go where: all of them are taken to be in `tier`.
+codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, uint32_t window,
                                  codec::Tier tier = codec::Tier::kDropped);
 /// The counts of tiers may differ.
 bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b);
 
-/// What the KV of one layer takes at fp16.
-uint64_t ExactLayerBytes(const wire::Hello& hello);
+/// What the KV of a layer's tokens takes at fp16.
+uint64_t ExactBytes(const codec::LayerBlockLayout& layout);
 
 /// Errors  kVersionUnsupported, kMismatch, kPrecisionUnsupported, kCapacityExceeded: why this receiver refuses
 Status CheckHello(const wire::Hello& hello, const ReceiverOptions& options);
 
 /// Errors  kCorruption: not the layer that is due, or not laid out as the hello says
-Status CheckLayer(const wire::Hello& hello, uint32_t due, const wire::LayerView& view);
+Status CheckLayer(const wire::Hello& hello, uint32_t window, uint32_t due, const wire::LayerView& view);
 
 /// Errors  kCorruption: tokens or position are not the hello's
 Status CheckFinish(const wire::Hello& hello, const wire::Finish& finish);

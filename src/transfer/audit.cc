@@ -1,5 +1,6 @@
 #include "kvant/transfer/audit.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -89,7 +90,11 @@ void SessionAudit::TakeLayer(const wire::FrameView& frame, std::vector<Status>* 
     return;
   }
   if (hello_) {
-    Note(finished_ ? Status(StatusCode::kCorruption, "a layer after the finish") : CheckLayer(*hello_, next_layer_, *view),
+    // Which window the layer has, the file says by what it leaves out.
+    const uint32_t skipped = view->layout.split.num_skipped;
+    const uint32_t window = skipped == 0 ? 0 : hello_->num_prompt_tokens - std::min(hello_->num_prompt_tokens, skipped);
+    Note(finished_ ? Status(StatusCode::kCorruption, "a layer after the finish")
+                   : CheckLayer(*hello_, window, next_layer_, *view),
          faults);
     next_layer_ = view->layer + 1;
   }

@@ -42,10 +42,12 @@ Status Receiver::Session::Reply(const Status& verdict) {
 
 Result<Received> Receiver::Session::TakePrompt(const wire::Hello& hello) {
   Received received{hello, {}, cache::Sequence(hello.model.shape, hello.precision, options.isa, options.account)};
+  if (!options.windows.empty()) {
+    received.sequence.SetWindows(options.windows);
+  }
   for (uint32_t layer = 0; layer < hello.model.shape.num_layers; ++layer) {
     KVANT_RETURN_IF_ERROR(AdoptLayer(hello, layer, received.sequence));
     ++channel.report().num_layers;
-    channel.report().kv_bytes_fp16 += ExactLayerBytes(hello);
     if (options.progress) {
       options.progress(layer + 1, hello.model.shape.num_layers);
     }
@@ -61,7 +63,9 @@ Status Receiver::Session::AdoptLayer(const wire::Hello& hello, uint32_t layer, c
   KVANT_ASSIGN_OR_RETURN(const ReceivedFrame frame,
                          channel.Receive(wire::FrameType::kLayer, MaxFrameBytes(hello), options.timeouts.message));
   KVANT_ASSIGN_OR_RETURN(const wire::LayerView view, wire::DecodeLayer(frame.view));
-  KVANT_RETURN_IF_ERROR(CheckLayer(hello, layer, view));
+  KVANT_RETURN_IF_ERROR(
+      CheckLayer(hello, options.windows.empty() ? 0 : options.windows[layer], layer, view));
+  channel.report().kv_bytes_fp16 += ExactBytes(view.layout);
   return sequence.layer(layer).AdoptBlock(view.layout, view.block).WithContext("layer " + std::to_string(layer));
 }
 

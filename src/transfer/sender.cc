@@ -71,7 +71,7 @@ Status Sender::Session::SendLayer(uint32_t layer, const cache::LayerCache& cache
                                               std::to_string(channel.report().num_layers) + " is due"};
   }
   const codec::LayerBlockLayout layout = cache.PlanBlock(options.tail, tiers);
-  if (!SameLayout(layout, LayoutOf(hello, options.tail)) || cache.split().num_encoded > 0) {
+  if (!SameLayout(layout, LayoutOf(hello, options.tail, cache.window())) || cache.split().num_encoded > 0) {
     return {StatusCode::kInvalidArgument,
             "layer " + std::to_string(layer) + " has not the tokens, shape and precision of the hello, at fp16"};
   }
@@ -85,7 +85,7 @@ Status Sender::Session::SendLayer(uint32_t layer, const cache::LayerCache& cache
   cache.WriteBlock(layout, frame.block(), pool, tiers);
   KVANT_RETURN_IF_ERROR(channel.Send(wire::FrameType::kLayer, std::move(frame).Seal()));
   ++channel.report().num_layers;
-  channel.report().kv_bytes_fp16 += ExactLayerBytes(hello);
+  channel.report().kv_bytes_fp16 += ExactBytes(layout);
   return OkStatus();
 }
 

@@ -6,11 +6,17 @@
 namespace kvant::wire {
 namespace {
 
+// Of the field with the sinks the lowest bits are theirs.
+constexpr uint32_t kSinkBits = 8;
+constexpr uint32_t kMaxSkipped = (1U << (32 - kSinkBits)) - 1;
+static_assert(codec::Precision::kMaxSinks < 1U << kSinkBits, "sinks have a byte");
+
 Status CheckSplit(const codec::TokenSplit& split) {
   KVANT_RETURN_IF_ERROR(CheckRange("num_sinks", split.num_sinks, 0, codec::Precision::kMaxSinks));
   KVANT_RETURN_IF_ERROR(CheckRange("num_encoded", split.num_encoded, 0, kMaxTokens));
   KVANT_RETURN_IF_ERROR(CheckRange("num_tail", split.num_tail, 0, kMaxTokens));
-  return CheckRange("tokens", split.total(), 1, kMaxTokens);
+  KVANT_RETURN_IF_ERROR(CheckRange("num_skipped", split.num_skipped, 0, kMaxSkipped));
+  return CheckRange("tokens", split.total(), 1, kMaxTokens - split.num_skipped);
 }
 
 Status CheckTiers(const codec::TierCounts& counts, const codec::TokenSplit& split) {
@@ -57,7 +63,7 @@ Result<LayerFrame> LayerFrame::Allocate(uint64_t session, uint32_t layer, const 
   writer.Put(static_cast<uint16_t>(layout.shape.head_dim));
   writer.Put(layout.shape.num_kv_heads);
   writer.Put(layout.shape.num_layers);
-  writer.Put(layout.split.num_sinks);
+  writer.Put(layout.split.num_sinks | layout.split.num_skipped << kSinkBits);
   writer.Put(layout.split.num_encoded);
   writer.Put(layout.split.num_tail);
   return LayerFrame(std::move(frame));
@@ -88,7 +94,9 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   view.layout.shape.head_dim = reader.Take<uint16_t>();
   view.layout.shape.num_kv_heads = reader.Take<uint32_t>();
   view.layout.shape.num_layers = reader.Take<uint32_t>();
-  view.layout.split.num_sinks = reader.Take<uint32_t>();
+  const auto first = reader.Take<uint32_t>();
+  view.layout.split.num_sinks = first & ((1U << kSinkBits) - 1);
+  view.layout.split.num_skipped = first >> kSinkBits;
   view.layout.split.num_encoded = reader.Take<uint32_t>();
   view.layout.split.num_tail = reader.Take<uint32_t>();
   view.block = reader.rest();

@@ -32,6 +32,9 @@ class PageRun {
   /// Add slots for `count` tokens; their contents are to be stored before anyone reads them.
   /// Errors  kCapacityExceeded, kOutOfMemory; the run is then as before
   Status Extend(uint32_t count);
+  /// Add slots for `count` tokens that nobody will read: pages that hold nothing else are released from the start.
+  /// Requires no tokens. Errors  as Extend
+  Status Skip(uint32_t count);
   /// Take the last `count` tokens away again; pages that hold no token are freed.
   void Shrink(uint32_t count);
   /// Free the pages that hold no slot from `token` on. Their tokens keep their numbers; nobody may read them.

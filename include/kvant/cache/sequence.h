@@ -49,6 +49,10 @@ class LayerCache {
   /// Positions taken, those of dropped tokens included.
   uint32_t num_tokens() const { return sinks_.num_tokens() + num_encoded() + residual_.num_tokens(); }
   codec::TokenSplit split() const { return {sinks_.num_tokens(), num_encoded(), residual_.num_tokens()}; }
+  uint32_t window() const { return window_; }
+  /// Tokens beyond the sinks that had left the window before the first was encoded: they count as encoded, but of a
+  /// spectrum they have no tier, and nothing is stored of them.
+  uint32_t num_skipped() const { return num_skipped_; }
   /// Of the encoded tokens.
   codec::TierCounts tier_counts() const;
   /// What holds them: the layout of a block with the same tokens.
@@ -58,6 +62,8 @@ class LayerCache {
   /// is hidden from every later query: pages that hold nothing else are freed at once, and after every EncodeDue.
   void SetWindow(uint32_t tokens);
   void FreeUnreachable();
+  /// How many of the first tokens have left the window.
+  uint32_t num_unreachable() const { return window_ == 0 ? 0 : num_tokens() - std::min(num_tokens(), window_); }
   /// Tokens the newest token's query sees.
   uint32_t num_reachable() const { return num_tokens() - num_unreachable(); }
   /// block_layout of those alone, dropped ones not counted out; of a spectrum's tiers a mean over the KV heads.
@@ -82,15 +88,17 @@ class LayerCache {
 
   /// How many tokens the precision's rule says are to be encoded now: at the end of a prompt, or after a generated one.
   uint32_t num_due(codec::PromptTail tail) const;
+  /// How many of these, when they are the first, have left the window already.
+  uint32_t num_skipped_due(codec::PromptTail tail) const;
   /// Encode them, `tiers` says how, or the precision's codec where it is null.
   /// Fixes the equalization map when the first token is encoded. `pool` may be null.
-  /// Requires tiers->counts.total() == num_due(tail)
+  /// Requires tiers->counts.total() == num_due(tail) - num_skipped_due(tail)
   Status EncodeDue(codec::PromptTail tail, ThreadPool* pool, const codec::TierMap* tiers = nullptr);
 
   /// ‖k‖ · ‖v‖ of the tokens in the residual. Shapes  [num_kv_heads][tokens]
   std::vector<std::vector<float>> ResidualNorms(ThreadPool* pool) const;
 
-  /// The layout of an encoded copy of this layer, whose tokens are all still at fp16.
+  /// The layout of an encoded copy of this layer, whose tokens are all still at fp16; without those out of reach.
   codec::LayerBlockLayout PlanBlock(codec::PromptTail tail, const codec::TierMap* tiers = nullptr) const;
   /// Write that copy. Requires all tokens at fp16, layout from PlanBlock, block of its size and 2-byte aligned.
   void WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block, ThreadPool* pool,
@@ -99,7 +107,7 @@ class LayerCache {
   /// Requires what WriteBlock does, the same tokens as then; layout of from and to; block of its size
   void WriteUpgrade(const codec::UpgradeLayout& layout, const codec::TierMap& from, const codec::TierMap& to,
                     std::span<std::byte> block, ThreadPool* pool) const;
-  /// The tiers of the first `num_tokens` encoded tokens. Requires a spectrum, and so many
+  /// The tiers of the first `num_tokens` encoded tokens that have one. Requires a spectrum, and so many
   codec::TierMap EncodedTiers(uint32_t num_tokens) const;
   /// Raise tokens in place: the cache is then as if the block had held them so.
   /// Errors  kMismatch: no progressive tiers, or another shape; kCorruption: ids that are not the cache's, raised by
@@ -116,7 +124,7 @@ class LayerCache {
   uint32_t num_chunks_before(uint32_t tokens) const;
   /// Chunks before it hold tokens at lower positions alone.
   uint32_t first_chunk_of(uint32_t position) const;
-  /// No slices where all of the chunk was freed.
+  /// No slices where all of the chunk was freed, and beyond the last.
   ChunkSlices Chunk(uint32_t kv_head, uint32_t chunk) const;
 
  private:
@@ -133,8 +141,6 @@ class LayerCache {
   PageRun& run(codec::Tier tier) { return tiers_[static_cast<size_t>(tier)]; }
   const PageRun& run(codec::Tier tier) const { return tiers_[static_cast<size_t>(tier)]; }
   uint32_t num_encoded() const { return tier_counts().total(); }
-  /// How many of the first tokens have left the window.
-  uint32_t num_unreachable() const { return window_ == 0 ? 0 : num_tokens() - std::min(num_tokens(), window_); }
   /// How many of a head's tokens of a tier stand before a position.
   uint32_t TierTokensBefore(codec::Tier tier, uint32_t kv_head, uint32_t position) const;
 
@@ -150,9 +156,13 @@ class LayerCache {
   /// body(kv_head) for every KV head, on the pool's threads where there is a pool.
   void ForEachHead(ThreadPool* pool, const std::function<void(uint32_t)>& body) const;
   codec::Equalization MeasureEqualization(ThreadPool* pool) const;
-  /// The first `count` residual tokens, equalized where there is a map, encoded tier by tier, in order.
-  void EncodeHead(const codec::Equalization* map, std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t count,
-                  const RowSink& sink) const;
+  /// Residual tokens [first, first + count), equalized where there is a map, encoded tier by tier, in order.
+  void EncodeHead(const codec::Equalization* map, std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first,
+                  uint32_t count, const RowSink& sink) const;
+  /// The first tokens of the residual that are out of reach.
+  uint32_t num_unreachable_residual() const;
+  Status SkipEncoded(uint32_t count);
+  Status ReserveSlots(const codec::LayerBlockLayout& layout);
   /// The `count` rows gathered in the buffers, which are the `first`-th of their tier onward.
   void EncodeTier(const codec::Equalization* map, codec::Tier tier, uint32_t kv_head, uint32_t count, uint32_t first,
                   EncodeBuffers& buffers, const RowSink& sink) const;
@@ -164,11 +174,10 @@ class LayerCache {
                  std::span<const codec::Tier> to, uint32_t kv_head, RaisedHead* raised) const;
   Status ExtendTiers(const codec::TierCounts& counts);
   void AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position, uint32_t count);
-  Status MoveToEncoded(uint32_t count, ThreadPool* pool, const codec::TierMap* tiers);
+  Status MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* pool, const codec::TierMap* tiers);
   Status DropResidualFront(uint32_t count);
   void WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map, const codec::TierMap* tiers,
                  uint32_t kv_head, std::span<std::byte> block) const;
-  Status AdoptTierIds(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
   void AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_head, std::span<const std::byte> block);
 
   codec::CacheShape shape_;
@@ -179,7 +188,8 @@ class LayerCache {
   std::optional<codec::Equalization> equalization_;
   PageRun sinks_;
   std::array<PageRun, codec::kNumStoredTiers> tiers_;  ///< the encoded tokens, by tier
-  uint32_t num_dropped_ = 0;
+  uint32_t num_dropped_ = 0;  ///< of a spectrum's, skipped ones included
+  uint32_t num_skipped_ = 0;
   PageRun residual_;
   uint32_t window_ = 0;
   /// With a spectrum, where each tier's tokens stand. Shapes  [tier][num_kv_heads][tokens]

@@ -12,12 +12,15 @@
 
 namespace kvant::codec {
 
-/// How many tokens of a prompt lie where in one layer, in position order: sinks (fp16), encoded, tail (fp16).
+/// How many tokens of a prompt lie where in one layer, in position order: sinks (fp16), encoded, tail (fp16). Before
+/// them come positions that the layer's window has left, of which there is nothing.
 struct TokenSplit {
   uint32_t num_sinks = 0;
   uint32_t num_encoded = 0;
   uint32_t num_tail = 0;
+  uint32_t num_skipped = 0;
   uint32_t total() const { return num_sinks + num_encoded + num_tail; }
+  uint32_t num_positions() const { return num_skipped + total(); }
   friend bool operator==(const TokenSplit&, const TokenSplit&) = default;
 };
 
@@ -31,6 +34,9 @@ enum class PromptTail : uint8_t {
 /// The split of a prompt. Without a map (fewer than kMinEqualizationTokens beyond the sinks) an equalized precision
 /// encodes nothing yet.
 TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTail tail);
+
+/// What is left of a split whose first `count` positions are out of reach.
+TokenSplit SkipFirst(TokenSplit split, uint32_t count);
 
 /// One layer of a prompt as contiguous bytes: the payload of a layer frame, and what a cache adopts.
 /// Format: docs/format/wire.md, "Layer block". No padding: every section follows the one before.

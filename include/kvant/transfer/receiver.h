@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "kvant/base/status.h"
 #include "kvant/cache/sequence.h"
@@ -19,6 +20,7 @@ struct ReceiverOptions {
   wire::ModelIdentity model;
   std::optional<codec::Precision> precision;  ///< the only one taken; nothing: as received
   uint32_t max_context_tokens = 0;
+  std::vector<uint32_t> windows;  ///< of the model's layers, 0: none; empty: none anywhere
   kernels::Isa isa = kernels::Isa::kScalar;
   cache::MemoryAccount* account = nullptr;  ///< of the cache that is built; outlives it
   Timeouts timeouts;

@@ -19,7 +19,8 @@ namespace kvant::wire {
 ///   42               2      head dimension
 ///   44               4      KV heads
 ///   48               4      layers of the model
-///   52               4      sink tokens
+///   52               1      sink tokens
+///   53               3      skipped tokens: positions before them that are out of the layer's window
 ///   56               4      encoded tokens
 ///   60               4      tail tokens
 ///   64               …      block (codec/layer_block.h)

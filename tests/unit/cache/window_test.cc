@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include "kvant/cache/attend_chunks.h"
 #include "kvant/cache/sequence.h"
+#include "support/block_reference.h"
 #include "unit/cache/attend_all.h"
 
 namespace kvant::cache {
@@ -27,6 +29,11 @@ class WindowTest : public testing::TestWithParam<const char*> {
   LayerCache NewCache() { return {kShape, *codec::ParsePrecision(GetParam()), kernels::BestIsa(), &account_}; }
 
   static void Append(LayerCache& cache, uint32_t count) {
+    Fill(cache, count);
+    ASSERT_TRUE(cache.EncodeDue(codec::PromptTail::kByPosition, nullptr).ok());
+    cache.FreeUnreachable();
+  }
+  static void Fill(LayerCache& cache, uint32_t count) {
     const uint32_t first = cache.num_tokens();
     ASSERT_TRUE(cache.ExtendExact(count).ok());
     for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
@@ -34,8 +41,14 @@ class WindowTest : public testing::TestWithParam<const char*> {
       const std::vector<Half> values = RandomRows(count, first * 4 + 2 + head);
       cache.StoreExact(head, first, count, keys.data(), values.data(), kShape.head_dim);
     }
-    ASSERT_TRUE(cache.EncodeDue(codec::PromptTail::kByPosition, nullptr).ok());
-    cache.FreeUnreachable();
+  }
+  // Of a spectrum, for the tokens that are due and in reach.
+  std::optional<codec::TierMap> TiersOf(const LayerCache& cache, codec::PromptTail tail) {
+    const uint32_t count = cache.num_due(tail) - cache.num_skipped_due(tail);
+    if (!codec::ParsePrecision(GetParam())->spectrum || cache.num_due(tail) == 0) {
+      return std::nullopt;
+    }
+    return test::RandomTiers({count / 4, count / 3, count - count / 4 - count / 3, 0}, kShape.num_kv_heads, 5);
   }
 
   // Of the newest token's query, over every chunk.
@@ -73,7 +86,9 @@ TEST_P(WindowTest, WhatItFreesNoQueryMisses) {
   LayerCache windowed = NewCache();
   windowed.SetWindow(kWindow);
   LayerCache whole = NewCache();
-  uint32_t step = 1100;  // two chunks of prompt, then tokens by ones and sevens, then a second prompt
+  Append(windowed, 180);  // all in reach: both make their map of the same keys
+  Append(whole, 180);
+  uint32_t step = 920;  // two chunks of prompt, then tokens by ones and twenties, then a second prompt
   while (whole.num_tokens() < 2200) {
     Append(windowed, step);
     Append(whole, step);
@@ -84,6 +99,46 @@ TEST_P(WindowTest, WhatItFreesNoQueryMisses) {
   }
   EXPECT_EQ(windowed.num_tokens(), whole.num_tokens());
   EXPECT_LT(windowed.allocated_bytes(), whole.allocated_bytes() / 2);
+}
+
+// A prompt longer than the window: only what is in reach is written, and what adopts it is the local cache.
+TEST_P(WindowTest, ABlockHoldsWhatIsInReach) {
+  for (const uint32_t num_tokens : {150U, 201U, 330U, 1100U}) {
+    for (const codec::PromptTail tail : {codec::PromptTail::kEncodeAll, codec::PromptTail::kByPosition}) {
+      LayerCache sender = NewCache();
+      sender.SetWindow(kWindow);
+      Fill(sender, num_tokens);
+      LayerCache local = NewCache();
+      local.SetWindow(kWindow);
+      Fill(local, num_tokens);
+      LayerCache receiver = NewCache();
+      receiver.SetWindow(kWindow);
+      std::optional<codec::TierMap> tiers = TiersOf(sender, tail);
+      const codec::LayerBlockLayout layout = sender.PlanBlock(tail, tiers ? &*tiers : nullptr);
+      EXPECT_EQ(layout.split.total(), std::min(num_tokens, kWindow));
+      EXPECT_EQ(layout.split.num_positions(), num_tokens);
+      std::vector<std::byte> block(layout.total_bytes());
+      sender.WriteBlock(layout, block, nullptr, tiers ? &*tiers : nullptr);
+      const Status adopted = receiver.AdoptBlock(layout, block);
+      ASSERT_TRUE(adopted.ok()) << adopted.message();
+      ASSERT_TRUE(local.EncodeDue(tail, nullptr, tiers ? &*tiers : nullptr).ok());
+      const auto agree = [&] {
+        EXPECT_EQ(receiver.num_tokens(), local.num_tokens());
+        EXPECT_EQ(receiver.tier_counts(), local.tier_counts());
+        EXPECT_EQ(receiver.stored_bytes(), local.stored_bytes());
+        EXPECT_EQ(receiver.allocated_bytes(), local.allocated_bytes());
+        for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
+          EXPECT_EQ(Attend(receiver, head), Attend(local, head)) << num_tokens;
+        }
+      };
+      agree();
+      for (int i = 0; i < 300; ++i) {
+        Append(receiver, 1);
+        Append(local, 1);
+      }
+      agree();
+    }
+  }
 }
 
 TEST_P(WindowTest, FiguresCountWhatTheNewestTokenSees) {
@@ -119,10 +174,11 @@ TEST_P(WindowTest, ASequenceTakesAWindowALayer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Words, WindowTest,
-                         testing::Values("fp16", "int8", "int4", "int4,eq=off,sinks=0", "int8,sinks=32"),
+                         testing::Values("fp16", "int8", "int4", "int4,eq=off,sinks=0", "int8,sinks=32",
+                                         "spectrum:b=0.5", "progressive:b=0.5,sinks=0"),
                          [](const auto& word) {
                            std::string name = word.param;
-                           std::erase_if(name, [](char c) { return c == ',' || c == '='; });
+                           std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
                            return name;
                          });
 
