@@ -58,6 +58,7 @@ Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
           {"kv_bytes_allocated", report.kv_bytes_allocated},
           {"wire_bytes", report.wire_bytes},
           {"wire_bytes_fp16", report.wire_bytes_fp16},
+          {"upgrade_bytes", report.upgrade_bytes},
           {"wire_tokens_encoded", report.wire_tokens_encoded},
           {"wire_tokens_exact", report.wire_tokens_exact},
           {"bits", {{"payload", report.bits.payload}, {"effective", report.bits.effective}}},
@@ -91,6 +92,9 @@ std::string ReportTable(const GenerateReport& report, const GenerateContext& con
         {"wire", WireWord(context), FormatBytes(report.wire_bytes), Share(report.wire_bytes, report.wire_bytes_fp16)});
     rows.push_back({"sent", "prompt tokens", fmt::format("{} encoded", report.wire_tokens_encoded),
                     fmt::format("{} at fp16", report.wire_tokens_exact)});
+    if (report.upgrade_bytes > 0) {
+      rows.push_back({"upgrades", "missing planes", FormatBytes(report.upgrade_bytes), "during the answer"});
+    }
     rows.push_back({"transfer", context.link_gbps > 0 ? fmt::format("{} Gbit/s", context.link_gbps) : "no rate limit",
                     fmt::format("{:.0f} ms", report.transfer_ms), "after prefill"});
   }

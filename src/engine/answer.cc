@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/refiner.h"
+
 namespace kvant::engine {
 
 std::string_view FinishReasonName(FinishReason reason) { return reason == FinishReason::kStop ? "stop" : "length"; }
@@ -25,7 +27,6 @@ Result<uint32_t> AnswerLimit(const ModelParams& params, size_t prompt_tokens, co
 
 Status Answer::Run(cache::Sequence& sequence, int32_t first_token, uint32_t limit, GenerateReport* report) {
   const Clock::time_point begin = Clock::now();
-  sequence.SetWindows(engine_->model().params().windows);  // one that was received has none yet
   Clock::time_point last = begin;
   int32_t token = first_token;
   while (Emit(token, report)) {
@@ -64,14 +65,31 @@ Result<int32_t> Answer::Next(cache::Sequence& sequence, int32_t token) {
   if (callbacks_->cancelled && callbacks_->cancelled()) {
     return Status(StatusCode::kCancelled, "generation cancelled");
   }
-  const DecodeItem item{&sequence, token};
-  KVANT_RETURN_IF_ERROR(engine_->Decode(std::span(&item, 1), &logits_));
+  KVANT_RETURN_IF_ERROR(Decode(sequence, token));
   KVANT_RETURN_IF_ERROR(sequence.EncodeDue(&engine_->backend().pool()));
   return sampler_->Sample(logits_);
 }
 
+Status Answer::Decode(cache::Sequence& sequence, int32_t token) {
+  const DecodeItem item{&sequence, token};
+  if (refiner_ == nullptr) {
+    return engine_->Decode(std::span(&item, 1), &logits_);
+  }
+  KVANT_RETURN_IF_ERROR(refiner_->Adopt(sequence, &engine_->backend().pool()));
+  if (!refiner_->wants_mass()) {
+    return engine_->Decode(std::span(&item, 1), &logits_);
+  }
+  AttentionMass mass;
+  KVANT_RETURN_IF_ERROR(engine_->Decode(std::span(&item, 1), &logits_, &mass));
+  return refiner_->Observe(sequence, mass);
+}
+
 void DescribeReceived(const cache::Sequence& sequence, GenerateReport* report) {
-  const codec::TokenSplit split = sequence.layer(0).split();
+  codec::TokenSplit split;
+  for (uint32_t layer = 0; layer < sequence.shape().num_layers; ++layer) {
+    const codec::TokenSplit sent = codec::SkipFirst(sequence.layer(layer).split(), sequence.layer(layer).num_unreachable());
+    split = sent.total() > split.total() ? sent : split;
+  }
   report->wire_tokens_encoded = sequence.precision().is_exact() ? 0 : split.num_encoded;
   report->wire_tokens_exact = split.total() - report->wire_tokens_encoded;
 }

@@ -16,12 +16,20 @@ inline double MillisecondsBetween(Clock::time_point begin, Clock::time_point end
 /// Errors  kInvalidArgument, kCapacityExceeded as the Generate functions have them
 Result<uint32_t> AnswerLimit(const ModelParams& params, size_t prompt_tokens, const GenerateOptions& options);
 
+class Refiner;
+
 /// The decode half of a generation, once the first token is known: stream, decode, stop.
 class Answer {
  public:
+  /// `refiner` may be null.
   Answer(Engine* engine, const Tokenizer* tokenizer, Sampler* sampler, const GenerateOptions* options,
-         const GenerateCallbacks* callbacks)
-      : engine_(engine), tokenizer_(tokenizer), sampler_(sampler), options_(options), callbacks_(callbacks) {}
+         const GenerateCallbacks* callbacks, Refiner* refiner = nullptr)
+      : engine_(engine),
+        tokenizer_(tokenizer),
+        sampler_(sampler),
+        options_(options),
+        callbacks_(callbacks),
+        refiner_(refiner) {}
 
   /// Shapes  first_token was sampled after the sequence's last token; it counts towards the limit
   Status Run(cache::Sequence& sequence, int32_t first_token, uint32_t limit, GenerateReport* report);
@@ -30,6 +38,7 @@ class Answer {
   /// False when the token ends the answer.
   bool Emit(int32_t token, GenerateReport* report);
   Result<int32_t> Next(cache::Sequence& sequence, int32_t token);
+  Status Decode(cache::Sequence& sequence, int32_t token);
   void Show(std::string text, GenerateReport* report);
 
   Engine* engine_;
@@ -37,11 +46,12 @@ class Answer {
   Sampler* sampler_;
   const GenerateOptions* options_;
   const GenerateCallbacks* callbacks_;
+  Refiner* refiner_;
   Utf8Stream stream_;
   std::vector<float> logits_;
 };
 
-/// How the prompt of a sequence just received was sent: every layer has the tokens of the first one.
+/// How the prompt of a sequence just received was sent, in the layer with most tokens.
 void DescribeReceived(const cache::Sequence& sequence, GenerateReport* report);
 
 /// Bytes, bits and tiers of a finished sequence.

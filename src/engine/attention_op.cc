@@ -49,7 +49,7 @@ AttentionOp::AttentionOp(Backend* backend, const ModelParams& params)
   }
 }
 
-void AttentionOp::SetBatch(std::vector<BatchItem> items, uint32_t layer) {
+void AttentionOp::SetBatch(std::vector<BatchItem> items, uint32_t first_layer, uint32_t num_layers) {
   items_ = std::move(items);
   positions_.clear();
   for (const BatchItem& item : items_) {
@@ -65,16 +65,20 @@ void AttentionOp::SetBatch(std::vector<BatchItem> items, uint32_t layer) {
   }
   units_.clear();
   for (uint32_t index = 0; index < items_.size(); ++index) {
-    PlanItem(index, layer);
+    PlanItem(index, first_layer, num_layers);
   }
   chunk_partials_.resize(
       std::max(chunk_partials_.size(), units_.size() * PartialFloats(q_heads_per_kv_head_, params_.head_dim)));
   std::fill(next_unit_.begin(), next_unit_.end(), 0);
 }
 
-void AttentionOp::PlanItem(uint32_t index, uint32_t layer) {
+// One plan for all layers: where a layer has fewer chunks than another, its last ones are empty.
+void AttentionOp::PlanItem(uint32_t index, uint32_t first_layer, uint32_t num_layers) {
   const BatchItem& item = items_[index];
-  const uint32_t num_chunks = item.sequence->layer(layer).num_chunks();
+  uint32_t num_chunks = 0;
+  for (uint32_t layer = first_layer; layer < first_layer + num_layers; ++layer) {
+    num_chunks = std::max(num_chunks, item.sequence->layer(layer).num_chunks());
+  }
   for (uint32_t kv_head = 0; kv_head < params_.num_kv_heads; ++kv_head) {
     const uint32_t group_index = index * params_.num_kv_heads + kv_head;
     if (item.num_rows > 1 || measures_mass()) {
@@ -177,8 +181,9 @@ void AttentionOp::AttendUnits(uint32_t layer, int thread, int num_threads, bool 
       }
       const Group& group = groups_[unit.group];
       const uint32_t count = std::min(end, group.first_unit + group.num_units) - index;
-      if (store && index + count == group.first_unit + group.num_units) {
-        StoreHead(items_[unit.item], layer, unit.kv_head, dst->src[1], dst->src[2]);  // only the last chunk holds it
+      const uint32_t newest = items_[unit.item].sequence->layer(layer).num_chunks() - 1;  // the only one that holds it
+      if (store && unit.first <= newest && newest < unit.first + count) {
+        StoreHead(items_[unit.item], layer, unit.kv_head, dst->src[1], dst->src[2]);
       }
       AttendChunkUnits(layer, index, count, dst, state);
       index += count;

@@ -48,9 +48,9 @@ class AttentionOp {
   /// What came together in one of them since. Shapes  [num_kv_heads][num_tokens]; empty where nothing is wanted
   std::vector<std::vector<float>> TakeMass(uint32_t layer);
 
-  /// Which rows the next Compute holds, and which layer (any, where the graph has all: they advance together).
+  /// Which rows the next Compute holds, and which layers.
   /// The items' caches have the new tokens' slots already (ExtendExact).
-  void SetBatch(std::vector<BatchItem> items, uint32_t layer);
+  void SetBatch(std::vector<BatchItem> items, uint32_t first_layer, uint32_t num_layers);
 
   /// Nodes of layer `layer`. q [head_dim, num_q_heads, rows], k and v [head_dim, num_kv_heads, rows], fp32, after RoPE.
   ggml_tensor* BuildStore(ggml_context* ctx, uint32_t layer, ggml_tensor* k, ggml_tensor* v);
@@ -96,7 +96,7 @@ class AttentionOp {
   static void AttendNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op);
   static void StoreAndAttendNode(ggml_tensor* dst, int thread, int num_threads, void* layer_op);
 
-  void PlanItem(uint32_t index, uint32_t layer);
+  void PlanItem(uint32_t index, uint32_t first_layer, uint32_t num_layers);
   void StoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k, const ggml_tensor* v);
   Status TryStoreHead(const BatchItem& item, uint32_t layer, uint32_t kv_head, const ggml_tensor* k,
                       const ggml_tensor* v) const;

@@ -85,7 +85,7 @@ Status Engine::Decode(std::span<const DecodeItem> items, std::vector<float>* log
   ggml_backend_tensor_set(decode_->positions, positions.data(), 0, rows * sizeof(int32_t));
   decode_->attention.BeginMass(mass == nullptr ? PromptStatistics::kNone : PromptStatistics::kMass,
                                static_cast<uint32_t>(positions[0]) + 1, 0, model_->params().num_layers);
-  decode_->attention.SetBatch(std::move(batch), 0);
+  decode_->attention.SetBatch(std::move(batch), 0, model_->params().num_layers);
   KVANT_RETURN_IF_ERROR(decode_->graph.Compute());
   if (mass != nullptr) {
     mass->clear();

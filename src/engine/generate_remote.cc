@@ -42,12 +42,28 @@ void DescribeEnd(const wire::AnswerEnd& end, GenerateReport* report) {
   report->wire_tokens_exact = end.received_exact;
 }
 
+// Makes what the decode side asks for out of what was kept.
+Status SendUpgrade(transfer::AnswerTaker& taker, const wire::UpgradeRequest& request, PrefillJob& job,
+                   GenerateReport* report) {
+  KVANT_ASSIGN_OR_RETURN(Buffer frame, job.cold_store->Answer(kSession, request, &job.engine->backend().pool()));
+  report->upgrade_bytes += frame.size();
+  return taker.SendUpgrade(std::move(frame));
+}
+
 Status TakeAnswer(transfer::AnswerTaker& taker, const wire::AnswerRequest& request, Clock::time_point begin,
-                  const GenerateCallbacks& callbacks, GenerateReport* report) {
+                  PrefillJob& job, const GenerateCallbacks& callbacks, GenerateReport* report) {
+  if (job.cold_store) {
+    KVANT_ASSIGN_OR_RETURN(const wire::UpgradeOffer offer, job.cold_store->Offer());
+    KVANT_RETURN_IF_ERROR(taker.Offer(offer, job.engine->model().cache_shape()));
+  }
   KVANT_RETURN_IF_ERROR(taker.Ask(request));
   std::optional<wire::AnswerEnd> end;
   while (!end) {
     KVANT_ASSIGN_OR_RETURN(const transfer::AnswerTaker::Event event, taker.Next());
+    if (const auto* upgrade = std::get_if<wire::UpgradeRequest>(&event)) {
+      KVANT_RETURN_IF_ERROR(SendUpgrade(taker, *upgrade, job, report));
+      continue;
+    }
     if (report->ttft_ms == 0) {
       report->ttft_ms = MillisecondsBetween(begin, Clock::now());
     }
@@ -93,7 +109,7 @@ Result<GenerateReport> GenerateRemote(Engine& prefill, const Tokenizer& tokenize
 
   transfer::AnswerTaker taker(&endpoint, kSession, remote.timeouts);
   const CancelWatch watch(callbacks.cancelled, [&] { taker.Cancel(); });
-  const Status taken = TakeAnswer(taker, RequestOf(options, limit), begin, callbacks, &report);
+  const Status taken = TakeAnswer(taker, RequestOf(options, limit), begin, job, callbacks, &report);
   if (taken.code() == StatusCode::kCancelled && callbacks.cancelled && callbacks.cancelled()) {
     return Cancelled();
   }

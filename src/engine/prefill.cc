@@ -40,7 +40,7 @@ struct Engine::Prompt {
     return std::span(hidden).subspan(first * width, rows * width);
   }
   void SetBatch(uint32_t layer, uint32_t first, uint32_t rows) {
-    attention.SetBatch({{&sequence, 0, rows, past + first}}, layer);
+    attention.SetBatch({{&sequence, 0, rows, past + first}}, layer, 1);
   }
 
   cache::Sequence& sequence;

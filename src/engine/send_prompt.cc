@@ -9,21 +9,26 @@
 namespace kvant::engine {
 namespace {
 
-// Sends a layer when the prompt has passed it, and frees it.
-class SendAndClear : public PromptEncoder {
+// Sends a layer when the prompt has passed it, and frees it, unless a store keeps it.
+class SendLayers : public PromptEncoder {
  public:
-  SendAndClear(transfer::Sender* sender, const codec::Precision& precision, ThreadPool* pool)
-      : PromptEncoder(precision, codec::PromptTail::kEncodeAll, pool), sender_(sender) {}
+  SendLayers(transfer::Sender* sender, const codec::Precision& precision, ThreadPool* pool, ColdStore* store)
+      : PromptEncoder(precision, codec::PromptTail::kEncodeAll, pool), sender_(sender), store_(store) {}
 
  protected:
   Status Take(uint32_t layer, cache::LayerCache& cache, const codec::TierMap* tiers) override {
     KVANT_RETURN_IF_ERROR(sender_->SendLayer(layer, cache, pool_, tiers));
-    cache.Clear();
+    if (store_ == nullptr || tiers == nullptr) {
+      cache.Clear();
+    } else {
+      store_->Keep(layer, *tiers);
+    }
     return OkStatus();
   }
 
  private:
   transfer::Sender* sender_;
+  ColdStore* store_;
 };
 
 Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
@@ -35,16 +40,20 @@ Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
                                           .precision = job.wire,
                                           .num_prompt_tokens = num_tokens,
                                           .num_context_tokens = job.context_tokens}));
-  cache::MemoryAccount account(job.options->memory_limit_bytes);
-  cache::Sequence sequence = job.engine->NewSequence(job.wire, &account);
-  SendAndClear consumer(&sender, job.wire, &job.engine->backend().pool());
+  job.account = std::make_unique<cache::MemoryAccount>(job.options->memory_limit_bytes);
+  cache::Sequence sequence = job.engine->NewSequence(job.wire, job.account.get());
+  if (job.wire.spectrum && job.wire.spectrum->refine) {
+    job.cold_store = std::make_unique<ColdStore>(std::move(sequence), *job.wire.spectrum);
+  }
+  SendLayers consumer(&sender, job.wire, &job.engine->backend().pool(), job.cold_store.get());
   PrefillOptions prefill;
   prefill.cancelled = job.callbacks->cancelled;
   if (job.callbacks->prefill) {
     prefill.progress = [&](uint32_t layers_done) { job.callbacks->prefill(layers_done, params.num_layers); };
   }
   std::vector<float> logits;
-  KVANT_RETURN_IF_ERROR(job.engine->Prefill(sequence, job.prompt, consumer, prefill, &logits));
+  KVANT_RETURN_IF_ERROR(job.engine->Prefill(job.cold_store ? job.cold_store->sequence() : sequence, job.prompt,
+                                            consumer, prefill, &logits));
   sampler->AcceptPrompt(job.prompt);
   KVANT_ASSIGN_OR_RETURN(const int32_t first_token, sampler->Sample(logits));
   job.prefilled = Clock::now();

@@ -2,7 +2,10 @@
 
 #include <span>
 
+#include <memory>
+
 #include "engine/answer.h"
+#include "engine/cold_store.h"
 #include "kvant/transfer/sender.h"
 
 namespace kvant::engine {
@@ -18,6 +21,10 @@ struct PrefillJob {
   const GenerateCallbacks* callbacks;
   Clock::time_point prefilled{};
   Status status;
+  /// Of the prompt's pages; outlives the store.
+  std::unique_ptr<cache::MemoryAccount> account;
+  /// Where the precision of the wire asks for refinement; what it holds is freed with the job.
+  std::unique_ptr<ColdStore> cold_store;
 };
 
 /// The prefill side of a session: handshake, prompt, transfer; the layers leave while later ones are computed.

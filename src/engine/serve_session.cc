@@ -6,6 +6,7 @@
 #include "engine/answer.h"
 #include "engine/cancel_watch.h"
 #include "engine/identity.h"
+#include "engine/refiner.h"
 #include "kvant/engine/remote.h"
 #include "kvant/transfer/answer.h"
 #include "kvant/transfer/receiver.h"
@@ -84,7 +85,8 @@ class Decoding {
     report.prompt_tokens = received.hello.num_prompt_tokens;
     DescribeReceived(received.sequence, &report);
     report_ = &report;
-    Answer answer(engine_, tokenizer_, sampler.get(), &options, &callbacks);
+    Refiner refiner(giver_);
+    Answer answer(engine_, tokenizer_, sampler.get(), &options, &callbacks, &refiner);
     const Status decoded = answer.Run(received.sequence, received.finish.first_token, request.max_tokens, &report);
     KVANT_RETURN_IF_ERROR(peer_);
     KVANT_RETURN_IF_ERROR(decoded);
@@ -121,9 +123,11 @@ Result<GenerateReport> ServeSession(Engine& decode, const Tokenizer& tokenizer, 
                                     const ServeOptions& options) {
   transfer::Receiver receiver(&endpoint, {.model = IdentityOf(decode, tokenizer),
                                           .max_context_tokens = options.max_context_tokens,
+                                          .windows = decode.model().params().windows,
                                           .isa = decode.backend().isa(),
                                           .account = options.account,
-                                          .timeouts = options.timeouts});
+                                          .timeouts = options.timeouts,
+                                          .progress = options.progress});
   std::optional<CancelWatch> watch(std::in_place, options.cancelled, [&] { receiver.Cancel(); });
   KVANT_ASSIGN_OR_RETURN(transfer::Received received, receiver.Run());
   transfer::AnswerGiver giver(&endpoint, options.timeouts);

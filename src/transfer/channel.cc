@@ -23,6 +23,10 @@ std::string Named(wire::FrameType type) { return std::string(wire::FrameTypeName
 
 }  // namespace
 
+Status Unexpected(wire::FrameType type, const std::string& due) {
+  return {StatusCode::kCorruption, "a " + Named(type) + " where " + due};
+}
+
 template <typename Call>
 auto Channel::Interruptible(Deadline deadline, Call&& call) -> decltype(call(deadline)) {
   while (true) {
@@ -100,19 +104,25 @@ Result<ReceivedFrame> Channel::ReceiveAny(const std::string& due, uint64_t max_b
 Result<ReceivedFrame> Channel::Receive(wire::FrameType due, uint64_t max_bytes, std::chrono::milliseconds timeout) {
   KVANT_ASSIGN_OR_RETURN(ReceivedFrame frame, ReceiveAny("a " + Named(due), max_bytes, timeout));
   if (frame.view.header.type != due) {
-    return Status(StatusCode::kCorruption, "a " + Named(frame.view.header.type) + " where a " + Named(due) + " is due");
+    return Unexpected(frame.view.header.type, "a " + Named(due) + " is due");
   }
   return frame;
 }
 
-Status Channel::CheckPeer() {
+Result<std::optional<ReceivedFrame>> Channel::Poll(uint64_t max_bytes) {
   KVANT_RETURN_IF_ERROR(CheckCancelled());
-  Result<Buffer> bytes = endpoint_->Receive(kMaxVerdictFrameBytes, Deadline::min());
-  if (!bytes.ok()) {
-    return CodeOf(bytes) == StatusCode::kTimeout ? OkStatus() : bytes.status();
+  Result<Buffer> bytes = endpoint_->Receive(max_bytes, Deadline::min());
+  if (CodeOf(bytes) == StatusCode::kTimeout) {
+    return std::optional<ReceivedFrame>();
   }
-  KVANT_ASSIGN_OR_RETURN(const ReceivedFrame frame, Open(std::move(bytes).value()));
-  return {StatusCode::kCorruption, "a " + Named(frame.view.header.type) + " where none is due"};
+  KVANT_RETURN_IF_ERROR(bytes.status());
+  KVANT_ASSIGN_OR_RETURN(ReceivedFrame frame, Open(std::move(bytes).value()));
+  return std::optional(std::move(frame));
+}
+
+Status Channel::CheckPeer() {
+  KVANT_ASSIGN_OR_RETURN(const std::optional<ReceivedFrame> frame, Poll(kMaxVerdictFrameBytes));
+  return frame ? Unexpected(frame->view.header.type, "none is due") : OkStatus();
 }
 
 Result<ReceivedFrame> Channel::Open(Buffer bytes) {

@@ -23,6 +23,9 @@ struct ReceivedFrame {
 /// The largest frame that says no more than how a session goes on or why it ends.
 inline constexpr uint64_t kMaxVerdictFrameBytes = wire::kHeaderBytes + wire::kVerdictBytes + wire::kMaxTextBytes;
 
+/// kCorruption: "a … frame where <due>".
+Status Unexpected(wire::FrameType type, const std::string& due);
+
 /// Frames of one session over an endpoint: counted, bounded, interruptible. Errors the peer reports become ours.
 ///
 /// Threads  one, but RequestCancel from any
@@ -48,6 +51,8 @@ class Channel {
   Result<ReceivedFrame> Receive(wire::FrameType due, uint64_t max_bytes, std::chrono::milliseconds timeout);
   /// The same for a frame of any type; `due` is what an error says was waited for.
   Result<ReceivedFrame> ReceiveAny(const std::string& due, uint64_t max_bytes, std::chrono::milliseconds timeout);
+  /// The next frame if it is here, at once. Errors  as ReceiveAny
+  Result<std::optional<ReceivedFrame>> Poll(uint64_t max_bytes);
   /// An error when the peer has reported one, or has sent anything else while nothing is due.
   Status CheckPeer();
 

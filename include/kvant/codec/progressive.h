@@ -72,6 +72,7 @@ struct UpgradeLayout {
   size_t rest_bytes() const { return size_t{moves.rest_rows()} * shape.head_dim; }
   size_t head_bytes() const { return TierIdBytes(num_tokens) + 2 * (middle_bytes() + rest_bytes()); }
   size_t total_bytes() const { return head_bytes() * shape.num_kv_heads; }
+  friend bool operator==(const UpgradeLayout&, const UpgradeLayout&) = default;
 };
 
 template <typename Byte>

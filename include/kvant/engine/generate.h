@@ -28,8 +28,8 @@ struct GenerateOptions {
 
 /// Called as things happen, on the thread that called Generate… unless said otherwise. All may be empty.
 struct GenerateCallbacks {
-  std::function<void(uint32_t layers_done, uint32_t num_layers)> prefill;  ///< disaggregated: on the prefill thread
-  std::function<void(uint32_t layers_done, uint32_t num_layers)> transfer;
+  std::function<void(uint32_t layers_done, uint32_t num_layers)> prefill;
+  std::function<void(uint32_t layers_done, uint32_t num_layers)> transfer;  ///< on the decode side's thread
   std::function<void(std::string_view text)> text;  ///< whole UTF-8 characters, in order
   std::function<bool()> cancelled;                  ///< asked between steps, from any thread
 };
@@ -57,6 +57,7 @@ struct GenerateReport {
   uint64_t kv_bytes_allocated = 0;  ///< whole pages, with the slots that wait for tokens
   uint64_t wire_bytes = 0;          ///< as the transport counted them, both directions
   uint64_t wire_bytes_fp16 = 0;
+  uint64_t upgrade_bytes = 0;  ///< planes that raised tokens while the answer was decoded, beyond wire_bytes
   uint32_t wire_tokens_encoded = 0;  ///< prompt tokens sent at the precision of the wire
   uint32_t wire_tokens_exact = 0;    ///< prompt tokens sent at fp16: sinks, and all of a prompt too short for a map
   codec::BitsPerElement bits;        ///< of the cache at the end

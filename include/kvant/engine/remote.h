@@ -29,6 +29,8 @@ struct ServeOptions {
   uint32_t max_context_tokens = 0;  ///< of prompt and answer together
   transfer::Timeouts timeouts;
   cache::MemoryAccount* account = nullptr;  ///< of the caches that are built; outlives the session
+  /// Called after each adopted layer. May be empty.
+  std::function<void(uint32_t layers_done, uint32_t num_layers)> progress;
   std::function<bool()> cancelled;          ///< asked from another thread too; true ends the session with kCancelled
 };
 

@@ -201,6 +201,39 @@ TEST_F(GenerateTest, AGrammarErrorIsReturnedWithTheParsersWordsAndNotPrinted) {
   EXPECT_TRUE(Local("int8", options).ok());
 }
 
+// Tokens sent at 4 bits are raised to the tiers of the larger budget by the planes that were missing.
+TEST_F(GenerateTest, APromptIsRefinedWhileItsAnswerIsDecoded) {
+  engine::GenerateOptions options;
+  options.max_tokens = 40;
+  options.ignore_eos = true;
+  const auto plain = Disaggregated("progressive:b=0.25,sinks=0", options);
+  const auto refined = Disaggregated("progressive:b=0.25,sinks=0,refine=0.75", options);
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  ASSERT_TRUE(refined.ok()) << refined.status().message();
+  const auto tokens = static_cast<uint32_t>(prompt_.size());
+  EXPECT_EQ(plain->upgrade_bytes, 0U);
+  EXPECT_EQ(plain->tiers.int4, tokens);
+  EXPECT_EQ(refined->wire_bytes, plain->wire_bytes);
+  EXPECT_EQ(refined->tiers.int4, 0);
+  EXPECT_NEAR(refined->tiers.int8, 0.5 * tokens, 1);
+  const double token_bytes = 2.0 * decode_->model->params().num_layers * 2 * 32;
+  const double planes = token_bytes * (0.5 * tokens + (tokens - refined->tiers.int8));
+  EXPECT_GT(static_cast<double>(refined->upgrade_bytes), planes);
+  EXPECT_LT(static_cast<double>(refined->upgrade_bytes), 1.03 * planes);
+}
+
+// Without a decode side that has asked yet, and with one token too little to ask.
+TEST_F(GenerateTest, AnAnswerMayEndBeforeItIsRefined) {
+  for (const uint32_t max_tokens : {1U, 2U, 4U, 5U, 6U}) {
+    engine::GenerateOptions options;
+    options.max_tokens = max_tokens;
+    options.ignore_eos = true;
+    const auto report = Disaggregated("progressive:b=0.3,refine=1", options);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_EQ(report->completion_tokens, max_tokens);
+  }
+}
+
 TEST_F(GenerateTest, CancelStopsBothSides) {
   engine::GenerateCallbacks callbacks;
   std::atomic<int> asked = 0;
@@ -264,7 +297,7 @@ TEST(GenerateWithWindows, TheSameTextOnBothPathsAndFiguresOfWhatIsReachable) {
   engine::GenerateOptions options;
   options.max_tokens = 100;
   options.ignore_eos = true;
-  for (const char* word : {"fp16", "int8,eq=off", "int4"}) {
+  for (const char* word : {"fp16", "int8,eq=off", "int4", "spectrum:b=0.5", "progressive:b=0.3,refine=0.75"}) {
     const auto local =
         engine::GenerateLocal(*decode->engine, **tokenizer, prompt, *codec::ParsePrecision(word), options, {});
     ASSERT_TRUE(local.ok()) << local.status().message();
@@ -278,6 +311,8 @@ TEST(GenerateWithWindows, TheSameTextOnBothPathsAndFiguresOfWhatIsReachable) {
                                                       {*codec::ParsePrecision(word)}, options, {});
     ASSERT_TRUE(remote.ok()) << remote.status().message();
     EXPECT_EQ(remote->kv_bytes_fp16, local->kv_bytes_fp16) << word;
+    EXPECT_EQ(remote->wire_bytes_fp16, (prompt.size() + 2 * kWindow) * 2 * 2 * 32 * sizeof(Half)) << word;
+    EXPECT_LT(remote->wire_bytes, remote->wire_bytes_fp16 + (std::string(word) == "fp16" ? 4000 : 0)) << word;
     if (std::string(word) == "fp16") {
       EXPECT_EQ(remote->text, local->text);
     }
