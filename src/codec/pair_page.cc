@@ -1,6 +1,7 @@
 #include "kvant/codec/pair_page.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -179,6 +180,24 @@ void DecodePairPageRef(const PairFormat& format, const PairPage& page, std::span
       values[at] = ToFloat(page.value_scales[group]) * static_cast<float>(page.value_codes[at]) +
                    ToFloat(page.value_zeros[group]);
     }
+  }
+}
+
+void RotateRow(std::span<float> row) {
+  const size_t run = row.size() & (~row.size() + 1);
+  for (size_t half = 1; half < run; half *= 2) {
+    for (size_t first = 0; first < row.size(); first += 2 * half) {
+      for (size_t i = first; i < first + half; ++i) {
+        const float a = row[i];
+        const float b = row[i + half];
+        row[i] = a + b;
+        row[i + half] = a - b;
+      }
+    }
+  }
+  const float norm = 1.0F / std::sqrt(static_cast<float>(run));
+  for (float& x : row) {
+    x *= norm;
   }
 }
 

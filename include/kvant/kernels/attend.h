@@ -7,6 +7,7 @@
 
 #include "kvant/codec/token_page.h"
 #include "kvant/kernels/cpu.h"
+#include "kvant/kernels/pair_pages.h"
 
 namespace kvant::kernels {
 
@@ -22,13 +23,20 @@ struct AttendSegment {
   /// Key equalization, head_dim fp16 each; null when the keys are stored as they are.
   const Half* key_mean = nullptr;
   const Half* key_scale = nullptr;
+  /// Pages of pair-mixed codes: one KV head's page each, full, any alignment; `layout` is null then, keys are not
+  /// equalized, and a slice begins at a page. Their values may be stored turned by codec::RotateRow; the result is
+  /// turned back.
+  const PairPlan* pair = nullptr;
+  bool rotated_values = false;
+
+  uint32_t head_dim() const { return pair != nullptr ? pair->format().head_dim : layout->head_dim; }
 };
 
 /// A run of tokens of one segment. A chunk is the unit of work: its slices are attended to in order with one running
 /// softmax, and its result does not depend on which other chunks, queries or threads there are.
 struct AttendSlice {
   AttendSegment segment;
-  uint32_t first_token = 0;  ///< in the segment; a multiple of kTileTokens
+  uint32_t first_token = 0;  ///< in the segment; a multiple of kTileTokens, of pair pages of a page
   uint32_t num_tokens = 0;
 };
 
@@ -61,6 +69,7 @@ struct AttendPartial {
 struct AttendKernels;  // of this layer: what one instruction set offers,
 struct RowBlock;       // and a thread's memory
 struct StretchMemory;
+struct PairMemory;
 
 /// Scratch memory of one thread. Grows to what the largest call needed.
 class AttendScratch {
@@ -74,10 +83,10 @@ class AttendScratch {
 
 /// Query rows on their way over chunks: prepared once for all chunks whose keys they meet in the same form.
 ///
-/// Requires num_queries in 1…512; every layout of queries.head_dim; finite queries
+/// Requires num_queries in 1…512; every segment of queries.head_dim; finite queries
 /// Ensures  row results bit-equal for any grouping of the same rows into objects, and of chunks into calls
 /// Numerics against the dequantized reference: max error <= 3e-3 of the largest output (integer paths: q and the
-///          probabilities are cut to 15 bits); fp16 segments 1e-5
+///          probabilities are cut to 15 bits, over pair pages of AVX-512 to 11); fp16 segments 1e-5
 /// Threads  one; any number of objects, each with its own scratch
 class RowAttention {
  public:
@@ -91,6 +100,7 @@ class RowAttention {
   /// mass[t] += Σ over rows of exp(logit - log_sum), the attention that the rows pay the slice's token t (SpectrumKV
   /// section 3, A_j): a second pass, after log_sum = log Σ exp(logit) is known from the merged partials.
   /// Shapes   log_sums [num_rows]; mass [slice.num_tokens rounded up to a tile]
+  /// Requires a slice of tokens, not of pair pages
   void AddMass(const AttendSlice& slice, std::span<const float> log_sums, std::span<float> mass);
 
  private:
@@ -103,6 +113,9 @@ class RowAttention {
   void Prepare(const AttendSegment& segment);
   void Check(const AttendSlice& slice) const;
   void AttendToSlice(const AttendSlice& slice, const AttendSlice* next);
+  void AttendToPairSlice(const AttendSlice& slice, const AttendSlice* next);
+  void BeginPairs(const AttendSegment& segment);
+  void FinishPairs();
   void Export(AttendPartial partial) const;
 
   const AttendKernels& kernels_;
@@ -110,8 +123,12 @@ class RowAttention {
   uint32_t value_channels_;
   std::span<RowBlock> blocks_;  ///< in the scratch, as is what they point to
   StretchMemory* stretch_;
+  PairMemory* pair_memory_;
   Form exact_;
   Form coded_;
+  const PairPlan* pair_plan_ = nullptr;  ///< that the rows are prepared for
+  const PairPlan* pair_sums_ = nullptr;  ///< whose values the rows have sums of, not yet added to the others
+  bool pair_rotated_ = false;
   bool fetched_ = false;  ///< where the coming chunk begins
 };
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/cpu/attend_kernels.h"
+#include "kernels/cpu/attend_driver.h"
 #include "kvant/base/check.h"
 
 namespace kvant::kernels {
@@ -73,14 +73,6 @@ Fetch FetchOf(const TokenPageLayout& layout, const Stretch& stretch, uint32_t nu
   return {stretch.keys, stretch.keys + key_bytes, stretch.values, stretch.values + value_bytes};
 }
 
-// Fetches the parameters of a slice's stretch from token `first` on; keys and values are left to the kernels.
-Fetch BeginFetch(const AttendSlice& slice, uint32_t first) {
-  const TokenPageLayout& layout = *slice.segment.layout;
-  const Stretch stretch = MakeStretch(slice.segment, first);
-  PrefetchParams(layout, stretch);
-  return FetchOf(layout, stretch, StretchTokens(layout, first, slice.first_token + slice.num_tokens));
-}
-
 // Before the first stretch, while the queries are prepared.
 void PrefetchStart(const AttendSlice& slice) {
   constexpr size_t kLine = 64;
@@ -102,8 +94,18 @@ uint32_t TokensUpTo(const AttendSegment& segment, uint32_t first, uint32_t num_t
   return static_cast<uint32_t>(std::clamp<int64_t>(position - first_position + 1, 0, num_tokens));
 }
 
-// Which tokens of a stretch the rows of a block see: [hidden, visible). Returns the largest visible, 0 where no row
-// sees any.
+}  // namespace
+
+Fetch BeginFetch(const AttendSlice& slice, uint32_t first) {
+  if (slice.segment.pair != nullptr) {
+    return PairFetch(slice.segment, first);
+  }
+  const TokenPageLayout& layout = *slice.segment.layout;
+  const Stretch stretch = MakeStretch(slice.segment, first);
+  PrefetchParams(layout, stretch);
+  return FetchOf(layout, stretch, StretchTokens(layout, first, slice.first_token + slice.num_tokens));
+}
+
 uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, const AttendSegment& segment, uint32_t first,
                     uint32_t num_tokens, RowBlock& block) {
   uint32_t reach = 0;
@@ -120,7 +122,16 @@ uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, const Atte
   return reach;
 }
 
-}  // namespace
+RowSource SourceOf(const AttendQueries& queries, uint32_t block, uint32_t num_rows) {
+  RowSource source{
+      {}, num_rows, queries.head_dim, queries.scale * std::numbers::log2e_v<float>, nullptr, nullptr};
+  for (uint32_t r = 0; r < num_rows; ++r) {
+    const uint32_t row = block * kRowBlock + r;
+    source.rows[r] = queries.data + row / queries.q_heads_per_kv_head * queries.query_stride +
+                     row % queries.q_heads_per_kv_head * queries.head_stride;
+  }
+  return source;
+}
 
 std::byte* AttendScratch::Reserve(size_t bytes) {
   if (memory_.size() < bytes + kAlignment) {
@@ -138,19 +149,32 @@ RowAttention::RowAttention(Isa isa, const AttendQueries& queries, AttendScratch&
   const auto num_blocks = static_cast<uint32_t>(CeilDiv(queries.num_rows(), kRowBlock));
   const size_t q_elems = RoundUp(queries.head_dim, 8) * kRowBlock;
   const size_t x_elems = q_elems / 2;
-  const size_t block_elems = q_elems + x_elems + size_t{value_channels_} * kRowBlock;
-  const size_t elems_offset = sizeof(StretchMemory) + RoundUp(num_blocks * sizeof(RowBlock), kAlignment);
+  const size_t out_elems = size_t{value_channels_} * kRowBlock;
+  const size_t pair_out_elems = RoundUp(queries.head_dim, 64) * kRowBlock;
+  const size_t pair_zero_elems = size_t{value_channels_} / 16 * kMaxLanes * kRowBlock;
+  constexpr size_t kPairXElems = size_t{codec::kMaxHeadDim} / 2 * kRowBlock;
+  const size_t block_elems =
+      2 * q_elems + x_elems + out_elems + kPairXElems + pair_out_elems + pair_zero_elems;
+  const size_t blocks_offset = sizeof(StretchMemory) + sizeof(PairMemory);
+  const size_t elems_offset = blocks_offset + RoundUp(num_blocks * sizeof(RowBlock), kAlignment);
   std::byte* memory = scratch.Reserve(elems_offset + num_blocks * block_elems * sizeof(float));
   stretch_ = new (memory) StretchMemory;
-  auto* blocks = reinterpret_cast<RowBlock*>(memory + sizeof(StretchMemory));
+  pair_memory_ = new (memory + sizeof(StretchMemory)) PairMemory;
+  auto* blocks = reinterpret_cast<RowBlock*>(memory + blocks_offset);
   auto* elems = reinterpret_cast<float*>(memory + elems_offset);
   for (uint32_t b = 0; b < num_blocks; ++b, elems += block_elems) {
     RowBlock& block = *new (blocks + b) RowBlock;
     block.num_rows = std::min(kRowBlock, queries.num_rows() - b * kRowBlock);
     block.cap_bits = queries.logit_cap * std::numbers::log2e_v<float>;
     block.q = elems;
-    block.x = reinterpret_cast<int32_t*>(elems + q_elems);
-    block.out = elems + q_elems + x_elems;
+    block.out = block.q + q_elems;
+    block.out_channels = value_channels_;
+    block.pair.active = false;
+    block.pair.q = block.out + out_elems;
+    block.pair.out = block.pair.q + q_elems;
+    block.pair.zero = block.pair.out + pair_out_elems;
+    block.x = reinterpret_cast<int32_t*>(block.pair.zero + pair_zero_elems);
+    block.pair.x = block.x + x_elems;
   }
   blocks_ = {blocks, num_blocks};
 }
@@ -166,8 +190,11 @@ void RowAttention::Attend(std::span<const AttendSlice> chunk, const AttendSlice*
     PrefetchStart(chunk[0]);
   }
   for (size_t i = 0; i < chunk.size(); ++i) {
-    AttendToSlice(chunk[i], i + 1 < chunk.size() ? &chunk[i + 1] : next);
+    const AttendSlice* following = i + 1 < chunk.size() ? &chunk[i + 1] : next;
+    Check(chunk[i]);
+    chunk[i].segment.pair != nullptr ? AttendToPairSlice(chunk[i], following) : AttendToSlice(chunk[i], following);
   }
+  FinishPairs();
   fetched_ = next != nullptr;
   Export(partial);
 }
@@ -179,17 +206,9 @@ void RowAttention::Prepare(const AttendSegment& segment) {
   }
   form = {true, segment.key_mean};
   for (uint32_t b = 0; b < blocks_.size(); ++b) {
-    RowSource source{{},
-                     blocks_[b].num_rows,
-                     queries_.head_dim,
-                     queries_.scale * std::numbers::log2e_v<float>,
-                     segment.key_mean,
-                     segment.key_scale};
-    for (uint32_t r = 0; r < source.num_rows; ++r) {
-      const uint32_t row = b * kRowBlock + r;
-      source.rows[r] = queries_.data + row / queries_.q_heads_per_kv_head * queries_.query_stride +
-                       row % queries_.q_heads_per_kv_head * queries_.head_stride;
-    }
+    RowSource source = SourceOf(queries_, b, blocks_[b].num_rows);
+    source.key_mean = segment.key_mean;
+    source.key_scale = segment.key_scale;
     kernels_.prepare_rows(segment.layout->codec, source, blocks_[b]);
   }
 }
@@ -198,7 +217,6 @@ void RowAttention::Prepare(const AttendSegment& segment) {
 void RowAttention::AttendToSlice(const AttendSlice& slice, const AttendSlice* next) {
   const AttendSegment& segment = slice.segment;
   const TokenPageLayout& layout = *segment.layout;
-  Check(slice);
   Prepare(segment);
   const auto attend = kernels_.attend[static_cast<size_t>(layout.codec)];
   const uint32_t end = slice.first_token + slice.num_tokens;
@@ -221,7 +239,7 @@ void RowAttention::AttendToSlice(const AttendSlice& slice, const AttendSlice* ne
 }
 
 void RowAttention::Check(const AttendSlice& slice) const {
-  KVANT_CHECK(slice.segment.layout->head_dim == queries_.head_dim, "the cache and the queries are of one model");
+  KVANT_CHECK(slice.segment.head_dim() == queries_.head_dim, "the cache and the queries are of one model");
   KVANT_CHECK(slice.first_token % codec::kTileTokens == 0, "a slice begins at a tile");
   KVANT_CHECK(slice.first_token + slice.num_tokens <= slice.segment.num_tokens, "a slice lies in its segment");
 }
@@ -229,6 +247,7 @@ void RowAttention::Check(const AttendSlice& slice) const {
 void RowAttention::AddMass(const AttendSlice& slice, std::span<const float> log_sums, std::span<float> mass) {
   const AttendSegment& segment = slice.segment;
   Check(slice);
+  KVANT_CHECK(segment.pair == nullptr, "the mass of pair pages is not measured");
   Prepare(segment);
   const auto add_mass = kernels_.add_mass[static_cast<size_t>(segment.layout->codec)];
   for (uint32_t row = 0; row < queries_.num_rows(); ++row) {

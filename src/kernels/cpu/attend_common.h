@@ -38,6 +38,24 @@ constexpr uint32_t VectorsFor(uint32_t rows) {
   return rows <= V::kMaxRows / 2 ? 4 : 2;
 }
 
+/// Calls body(rows, vectors, first_row, first_vector) until all rows and vectors are covered, with compile-time counts.
+template <class V, class Body>
+void Tiled(uint32_t num_rows, uint32_t num_vectors, const Body& body) {
+  for (uint32_t row = 0; row < num_rows; row += V::kMaxRows) {
+    const uint32_t left = num_rows - row;
+    WithCount<V::kMaxRows>(left < V::kMaxRows ? left : V::kMaxRows, [&](auto rows) {
+      constexpr uint32_t kVectors = VectorsFor<V>(decltype(rows)::value);
+      uint32_t vector = 0;
+      for (; vector + kVectors <= num_vectors; vector += kVectors) {
+        body(rows, Count<kVectors>{}, row, vector);
+      }
+      for (; vector < num_vectors; ++vector) {
+        body(rows, Count<1>{}, row, vector);
+      }
+    });
+  }
+}
+
 /// Asks for the next lines of the coming stretch.
 template <int kLines>
 [[gnu::always_inline]] inline void FetchAhead(Fetch& fetch) {

@@ -42,6 +42,25 @@ struct Fetch {
   const std::byte* then_end = nullptr;
 };
 
+/// What a block of rows needs for pair pages (attend_pair.h). A value's place: byte i of block b of a token's row, field
+/// f of it, is place (b · fields + f) · 16 + i.
+///
+/// Shapes  q    [kRowBlock][head_dim] fp32 in the order of places, times the logit scale
+///         x    the same, times the page's key scales and cut to integers
+///         out  [kRowBlock][value_places] fp32
+///         zero [kRowBlock][value_groups][kMaxLanes]: Σ weight · value zero
+struct PairRows {
+  bool active;            ///< out and zero hold sums of this chunk
+  uint32_t value_places;  ///< of `out`
+  uint32_t value_groups;
+  float* q;
+  int32_t* x;
+  float* out;
+  float* zero;
+  float x_scale[kRowBlock];  ///< q · scale ≈ x_scale · x
+  float x_zero[kRowBlock];   ///< q · key zeros
+};
+
 /// Up to kRowBlock query rows, in both forms in which they meet keys, with their running softmax.
 ///
 /// Shapes  q  [head_dim][kRowBlock] fp32, times the logit scale: meets kFp16 keys
@@ -64,6 +83,8 @@ struct RowBlock {
   float* q;
   int32_t* x;
   float* out;
+  uint32_t out_channels;  ///< of `out`
+  PairRows pair;
 };
 
 /// Query rows as the caller has them.
@@ -87,6 +108,65 @@ struct StretchMemory {
   Fetch fetch;                ///< every step of the kernels asks for a few lines, so that memory is never idle
 };
 
+/// One page of pair-mixed codes and how its channels lie: codec::PairFormat and PairPlan as plain data.
+struct PairTask {
+  const std::byte* page;
+  uint32_t head_dim;
+  uint32_t page_tokens;
+  uint32_t value_bits;
+  uint32_t value_group;
+  uint32_t value_groups;
+  const uint16_t* order;
+  const uint8_t* widths;
+  const uint16_t* planes;
+  const float* units;    ///< by place, of codes with their highest bit at bit 3: 2^(width - 4)
+  const float* middles;  ///< half of the largest of those codes
+  size_t key_scales;
+  size_t key_zeros;
+  size_t value_codes;
+  size_t value_scales;
+  size_t value_zeros;
+};
+
+inline constexpr uint32_t kMaxKeyBits = 4;
+inline constexpr size_t kPxWords = kStretchTokens / 2;
+inline constexpr uint32_t kMaxValueGroups = codec::kMaxHeadDim / 16;
+inline constexpr uint32_t kMaxValueBlocks = codec::kMaxHeadDim / 16;  ///< of 16 bytes in a token's row
+
+/// One page on its way to all rows. Tokens stand in the kernels' order: four runs of lanes at a time are the columns
+/// of a square whose rows, of four tokens each, rise (pair_lanes_*.h).
+///
+/// Shapes  keys    [head_dim / 4][page tokens] units of four places' codes, a byte each, with their highest bit at bit 3
+///                 whatever their width: scales then differ as ranges do, and one unit serves all of q · scale
+///         values  [page_tokens / 4][blocks] of 16 units: unit i is byte i of the block of four tokens
+///         px      [rows][value groups][kPxWords]: weights times value scales, cut to integers
+///         Rows are as long as the page needs, not as long as they may be: the nearest cache has 8 lines for addresses
+///         4096 bytes apart.
+struct PairMemory {
+  alignas(64) uint8_t keys[codec::kMaxHeadDim / 4][kStretchTokens][4];
+  alignas(64) uint8_t values[kStretchTokens / 4 * kMaxValueBlocks][64];
+  alignas(64) float key_scale[codec::kMaxHeadDim];  ///< by place, of what stands in `keys`
+  alignas(64) float key_zero[codec::kMaxHeadDim];
+  alignas(64) float value_scale[kMaxValueGroups][kStretchTokens];  ///< times what makes the largest of a group full
+  alignas(64) float value_zero[kMaxValueGroups][kStretchTokens];
+  float value_unit[kMaxValueGroups];  ///< weight · value scale ≈ value_unit · px
+  alignas(64) int32_t px[kRowBlock * kMaxValueGroups][kPxWords];
+  float p_scale[kRowBlock][kMaxValueGroups];
+  alignas(64) float logit[kRowBlock][kStretchTokens + kMaxLanes];  ///< not 4096 bytes for eight rows
+  alignas(64) float weight[kStretchTokens];                        ///< of one row
+};
+
+struct PairKernels {
+  /// Rows in the order of places, once for all pages of a plan: PairRows::q.
+  void (*prepare_rows)(const RowSource& source, const PairTask& task, RowBlock& rows);
+  /// A page into `pairs`, once for all rows.
+  void (*load)(const PairTask& task, PairMemory& pairs, StretchMemory& memory);
+  /// The page that `pairs` holds, for one block of rows.
+  void (*attend)(const PairTask& task, RowBlock& rows, PairMemory& pairs, StretchMemory& memory);
+  /// Adds the rows' sums over values to RowBlock::out, turned back if `rotated`.
+  void (*finish)(const PairTask& task, bool rotated, RowBlock& rows);
+};
+
 struct AttendKernels {
   /// Fill q and q_mean (kFp16), or x, x_mean, x_scale and x_sum.
   void (*prepare_rows)(codec::TokenCodec codec, const RowSource& source, RowBlock& rows);
@@ -95,6 +175,7 @@ struct AttendKernels {
   /// mass[t] += Σ over rows of the attention that they pay token t of the stretch.
   void (*add_mass[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows,
                                            StretchMemory& memory, float* mass);
+  PairKernels pairs;
 };
 
 extern const AttendKernels kAttendScalar;

@@ -44,9 +44,15 @@ float ScaleRow(const RowSource& source, uint32_t row, uint32_t padded, float* sc
   return V::Sum(mean) + tail_mean;
 }
 
-/// Cut a scaled row to 16 bits, paired, into its column of rows.x.
+/// A row cut to 16 bits: row ≈ scale · x, and the sum of x.
+struct CutSums {
+  float scale;
+  int32_t sum;
+};
+
+/// Cut a scaled row to 16 bits, paired, into column `row` of x (RowBlock::x).
 template <class V>
-void CutRow(const float* scaled, uint32_t head_dim, uint32_t row, RowBlock& rows) {
+CutSums CutRow(const float* scaled, uint32_t head_dim, uint32_t row, int32_t* x_rows) {
   const uint32_t padded = RoundUpTo(head_dim, 8);
   auto largest = V::Set(0.0F);
   for (uint32_t c = 0; c < padded; c += V::kLanes) {
@@ -63,10 +69,9 @@ void CutRow(const float* scaled, uint32_t head_dim, uint32_t row, RowBlock& rows
     V::StorePaired(reinterpret_cast<std::byte*>(pairs) + c * sizeof(int16_t), x);
   }
   for (uint32_t i = 0; i < padded / 2; ++i) {
-    rows.x[i * kRowBlock + row] = pairs[i];
+    x_rows[i * kRowBlock + row] = pairs[i];
   }
-  rows.x_scale[row] = max / kLargestX;
-  rows.x_sum[row] = V::SumInt(sum);
+  return {max / kLargestX, V::SumInt(sum)};
 }
 
 template <class V>
@@ -81,7 +86,9 @@ void PrepareRows(TokenCodec codec, const RowSource& source, RowBlock& rows) {
       }
     } else {
       rows.x_mean[row] = mean;
-      CutRow<V>(scaled, source.head_dim, row, rows);
+      const CutSums sums = CutRow<V>(scaled, source.head_dim, row, rows.x);
+      rows.x_scale[row] = sums.scale;
+      rows.x_sum[row] = sums.sum;
     }
   }
 }

@@ -40,8 +40,30 @@ void LoadToken(const AttendSegment& segment, uint32_t token, std::span<float> ke
   }
 }
 
+// All tokens of a slice of pair pages, page by page.
+void LoadPairPages(const AttendSlice& slice, PlainSlice* plain) {
+  const PairPlan& plan = *slice.segment.pair;
+  const codec::PairFormat& format = plan.format();
+  const size_t elements = size_t{format.page_tokens} * format.head_dim;
+  std::vector<float> keys(elements);
+  std::vector<float> values(elements);
+  for (uint32_t t = 0; t < slice.num_tokens; t += format.page_tokens) {
+    const std::byte* page = slice.segment.pages[(slice.first_token + t) / format.page_tokens];
+    codec::DecodePairPageRef(format,
+                             codec::ParsePairPage(format, plan.map(), {page + slice.segment.record_offset,
+                                                                       plan.layout().total_bytes}),
+                             keys, values);
+    for (uint32_t i = 0; i < format.page_tokens && slice.segment.rotated_values; ++i) {
+      codec::RotateRow(std::span(values).subspan(size_t{i} * format.head_dim, format.head_dim));
+    }
+    const size_t count = size_t{std::min(format.page_tokens, slice.num_tokens - t)} * format.head_dim;
+    std::copy_n(keys.begin(), count, plain->keys.begin() + size_t{t} * format.head_dim);
+    std::copy_n(values.begin(), count, plain->values.begin() + size_t{t} * format.head_dim);
+  }
+}
+
 PlainSlice Load(const AttendSlice& slice) {
-  const size_t head_dim = slice.segment.layout->head_dim;
+  const size_t head_dim = slice.segment.head_dim();
   PlainSlice plain;
   plain.num_tokens = slice.num_tokens;
   plain.keys.resize(slice.num_tokens * head_dim);
@@ -51,6 +73,13 @@ PlainSlice Load(const AttendSlice& slice) {
     plain.positions.push_back(slice.segment.positions != nullptr
                                   ? slice.segment.positions[token]
                                   : slice.segment.first_position + static_cast<int32_t>(token));
+  }
+  if (slice.segment.pair != nullptr) {
+    LoadPairPages(slice, &plain);
+    return plain;
+  }
+  for (uint32_t t = 0; t < slice.num_tokens; ++t) {
+    const uint32_t token = slice.first_token + t;
     LoadToken(slice.segment, token, std::span(plain.keys).subspan(t * head_dim, head_dim),
               std::span(plain.values).subspan(t * head_dim, head_dim));
   }

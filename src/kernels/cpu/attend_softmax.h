@@ -119,6 +119,11 @@ void RaiseMax(float max, uint32_t value_channels, RowBlock& rows, uint32_t row) 
   scale(rows.out + size_t{row} * value_channels, value_channels);
   scale(rows.sum[row], V::kLanes);
   scale(rows.zero[row], V::kLanes);
+  if (rows.pair.active) {
+    scale(rows.pair.out + size_t{row} * rows.pair.value_places, rows.pair.value_places);
+    const size_t zeros = size_t{rows.pair.value_groups} * kMaxLanes;
+    scale(rows.pair.zero + row * zeros, static_cast<uint32_t>(zeros));
+  }
   rows.max[row] = max;
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/attend_codes.h"
 #include "kernels/cpu/attend_exact.h"
+#include "kernels/cpu/attend_pair.h"
 #include "kernels/cpu/attend_queries.h"
 #include "kernels/cpu/attend_softmax.h"
 
@@ -12,24 +13,6 @@
 // share the call: that makes results bit-equal under any grouping.
 namespace kvant::kernels {
 namespace {
-
-/// Calls body(rows, vectors, first_row, first_vector) until all rows and vectors are covered, with compile-time counts.
-template <class V, class Body>
-void Tiled(uint32_t num_rows, uint32_t num_vectors, const Body& body) {
-  for (uint32_t row = 0; row < num_rows; row += V::kMaxRows) {
-    const uint32_t left = num_rows - row;
-    WithCount<V::kMaxRows>(left < V::kMaxRows ? left : V::kMaxRows, [&](auto rows) {
-      constexpr uint32_t kVectors = VectorsFor<V>(decltype(rows)::value);
-      uint32_t vector = 0;
-      for (; vector + kVectors <= num_vectors; vector += kVectors) {
-        body(rows, Count<kVectors>{}, row, vector);
-      }
-      for (; vector < num_vectors; ++vector) {
-        body(rows, Count<1>{}, row, vector);
-      }
-    });
-  }
-}
 
 template <class V, TokenCodec kCodec>
 uint32_t MakeLogits(const Stretch& stretch, uint32_t reach, RowBlock& rows, StretchMemory& memory) {
@@ -80,13 +63,15 @@ void AttendStretch(const Stretch& stretch, uint32_t reach, RowBlock& rows, Stret
   });
 }
 
-template <class V>
+template <class P>
 constexpr AttendKernels MakeAttendKernels() {
+  using V = typename P::V;
   return {PrepareRows<V>,
           {AttendStretch<V, TokenCodec::kFp16>, AttendStretch<V, TokenCodec::kInt8>,
            AttendStretch<V, TokenCodec::kInt4>, AttendStretch<V, TokenCodec::kInt4Affine>},
           {AddMass<V, TokenCodec::kFp16>, AddMass<V, TokenCodec::kInt8>, AddMass<V, TokenCodec::kInt4>,
-           AddMass<V, TokenCodec::kInt4Affine>}};
+           AddMass<V, TokenCodec::kInt4Affine>},
+          MakePairKernels<P>()};
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvant/codec/pair_page.h"
+#include "kvant/kernels/cpu.h"
+
+namespace kvant::kernels {
+
+/// What kernels need of a format and a width map, worked out once for all pages of the map. Pages themselves are as
+/// docs/format/pair-pages.md has them, byte for byte: the CPU reads what is sent and stored.
+class PairPlan {
+ public:
+  /// Requires CheckPairFormat(format, map).ok()
+  PairPlan(const codec::PairFormat& format, codec::WidthMap map);
+
+  const codec::PairFormat& format() const { return format_; }
+  const codec::WidthMap& map() const { return map_; }
+  const codec::PairPageLayout& layout() const { return layout_; }
+
+  /// The channel at each place, wider ones first (codec::ChannelOrder), and its bits.
+  std::span<const uint16_t> order() const { return std::span(order_).first(format_.head_dim); }
+  std::span<const uint8_t> widths() const { return widths_; }
+  /// Numbers of the planes in the page, plane 0 of place 0 first, then plane 1 of place 0, …; a plane has
+  /// page_tokens / 8 bytes.
+  std::span<const uint16_t> planes() const { return planes_; }
+  /// Of codes whose highest bit is moved to bit 3, by place: the old code's unit, and half of the largest.
+  std::span<const float> units() const { return units_; }
+  std::span<const float> middles() const { return middles_; }
+
+ private:
+  codec::PairFormat format_;
+  codec::WidthMap map_;
+  codec::PairPageLayout layout_;
+  std::vector<uint16_t> order_;  ///< filled up to a multiple of 32
+  std::vector<uint8_t> widths_;
+  std::vector<uint16_t> planes_;
+  std::vector<float> units_;
+  std::vector<float> middles_;
+};
+
+}  // namespace kvant::kernels

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/attend_common.h"
+#include "kernels/cpu/lanes_avx2.h"
+
+// pair_lanes_portable.h for AVX2.
+namespace kvant::kernels {
+namespace {
+
+struct PairLanesAvx2 {
+  using V = LanesAvx2;
+  static constexpr bool kTriples = false;
+
+  static void ExpandKeys(const PairTask& task, PairMemory& pairs) {
+    constexpr uint32_t kSpan = 4 * V::kLanes;
+    const size_t plane_bytes = task.page_tokens / 8;
+    const uint16_t* planes = task.planes;
+    for (uint32_t place = 0; place < task.head_dim; place += 4) {
+      const uint8_t* widths = task.widths + place;
+      for (uint32_t first = 0; first < task.page_tokens; first += kSpan) {
+        const uint16_t* at = planes;
+        __m256i codes[4];
+        KVANT_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          codes[i] = Codes(task.page + first / 8, plane_bytes, at, widths[i]);
+          at += widths[i];
+        }
+        StoreUnits(codes, pairs.keys[place / 4][first]);
+      }
+      planes += widths[0] + widths[1] + widths[2] + widths[3];
+    }
+  }
+
+  static void PlaceHalves(const PairTask& task, const std::byte* by_channel, float* by_place) {
+    alignas(32) float numbers[codec::kMaxHeadDim];
+    for (uint32_t c = 0; c < task.head_dim; c += V::kLanes) {
+      V::Store(numbers + c, V::LoadHalf(by_channel + c * sizeof(Half)));
+    }
+    for (uint32_t place = 0; place < task.head_dim; ++place) {
+      by_place[place] = numbers[task.order[place]];
+    }
+  }
+
+  static void JoinRows(const std::byte* rows, size_t row_bytes, uint32_t blocks, uint8_t (*units)[64]) {
+    for (uint32_t b = 0; b < blocks; ++b) {
+      __m128i row[4];
+      KVANT_UNROLL
+      for (int t = 0; t < 4; ++t) {
+        row[t] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + t * row_bytes + size_t{b} * 16));
+      }
+      const __m128i low01 = _mm_unpacklo_epi8(row[0], row[1]);
+      const __m128i high01 = _mm_unpackhi_epi8(row[0], row[1]);
+      const __m128i low23 = _mm_unpacklo_epi8(row[2], row[3]);
+      const __m128i high23 = _mm_unpackhi_epi8(row[2], row[3]);
+      auto* out = reinterpret_cast<__m128i*>(units[b]);
+      _mm_storeu_si128(out, _mm_unpacklo_epi16(low01, low23));
+      _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(low01, low23));
+      _mm_storeu_si128(out + 2, _mm_unpacklo_epi16(high01, high23));
+      _mm_storeu_si128(out + 3, _mm_unpackhi_epi16(high01, high23));
+    }
+  }
+
+ private:
+  /// Of 32 tokens, a byte each. Compared with its own bit, a byte of the plane becomes all ones where the bit is set.
+  static __m256i Codes(const std::byte* first, size_t plane_bytes, const uint16_t* planes, uint32_t width) {
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+    __m256i codes = _mm256_setzero_si256();
+    for (uint32_t j = 0; j < width; ++j) {
+      int32_t word;
+      std::memcpy(&word, first + planes[j] * plane_bytes, sizeof word);
+      const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(word), spread);
+      const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+      codes = _mm256_or_si256(codes, _mm256_and_si256(set, _mm256_set1_epi8(static_cast<char>(1U << (kMaxKeyBits + j - width)))));
+    }
+    return codes;
+  }
+
+  static void StoreUnits(const __m256i (&codes)[4], uint8_t* units) {
+    const __m256i low01 = _mm256_unpacklo_epi8(codes[0], codes[1]);
+    const __m256i high01 = _mm256_unpackhi_epi8(codes[0], codes[1]);
+    const __m256i low23 = _mm256_unpacklo_epi8(codes[2], codes[3]);
+    const __m256i high23 = _mm256_unpackhi_epi8(codes[2], codes[3]);
+    auto* out = reinterpret_cast<__m256i*>(units);
+    _mm256_storeu_si256(out, _mm256_unpacklo_epi16(low01, low23));
+    _mm256_storeu_si256(out + 1, _mm256_unpackhi_epi16(low01, low23));
+    _mm256_storeu_si256(out + 2, _mm256_unpacklo_epi16(high01, high23));
+    _mm256_storeu_si256(out + 3, _mm256_unpackhi_epi16(high01, high23));
+  }
+};
+
+}  // namespace
+}  // namespace kvant::kernels
