@@ -3,7 +3,8 @@ token-tiers.md.
 
     decode_frame(bytes) -> Frame     every check of the document; FormatError carries the status code
     frame.fields                     the fields by name, in the order of the document
-    frame.keys, frame.values         of a layer: fp32 arrays [kv_head, token, channel]
+    frame.keys, frame.values         of a layer: fp32 arrays [kv_head, token, channel]; of an upgrade its middles and
+                                     rests, [keys and values of every head, row, channel]
     encode_row, decode_rows          the rules for one row and their inverse; make_map, equalize, restore: of the keys
 
 As a program it prints the fields of the frames it is given: kvant_reference.py FILE...
@@ -25,16 +26,19 @@ MAX_TOKENS = 2**24
 MAX_LAYERS = 1024
 MAX_KV_HEADS = 1024
 MAX_SINKS = 128
+MAX_SKIPPED = 2**24 - 1
 MAX_TEXT = 4096
 MAX_GRAMMAR = 2**20
 MAX_ANSWER_TEXT = 2**16
 ENDLESS = 2**32 - 1
 
 TYPES = {1: "hello", 2: "hello reply", 3: "layer", 4: "finish", 5: "done", 6: "error", 7: "cancel",
-         16: "answer request", 17: "answer text", 18: "answer end"}
+         16: "answer request", 17: "answer text", 18: "answer end",
+         19: "upgrade offer", 20: "upgrade request", 21: "upgrade"}
+OF_A_LAYER = ("layer", "upgrade request", "upgrade")
 FP16, INT8, INT4, INT4_AFFINE = range(4)
 BITS = {FP16: 16, INT8: 8, INT4: 4, INT4_AFFINE: 4}
-TIERS = 4  # the codec byte where every token has a tier of its own
+TIERS, PROGRESSIVE = 4, 5  # the codec bytes where every token has a tier of its own: of plain codecs, of one code
 TIER_NAMES = ("fp16", "int8", "int4", "dropped")
 
 
@@ -165,7 +169,7 @@ def decode_frame(data):
     require(checksum == xxhash.xxh3_64_intdigest(zeroed), CORRUPTION, "checksum")
     require(kind in TYPES, INVALID_ARGUMENT, f"type {kind}")
     in_range("flags", flags, 0, 0)
-    in_range("layer", layer, 0, MAX_LAYERS - 1 if TYPES[kind] == "layer" else 0)
+    in_range("layer", layer, 0, MAX_LAYERS - 1 if TYPES[kind] in OF_A_LAYER else 0)
     frame = Frame({"version": version, "type": TYPES[kind], "session": session, "layer": layer})
     DECODERS[TYPES[kind]](Reader(data[HEADER_BYTES:]), frame)
     return frame
@@ -179,7 +183,7 @@ def check_shape(fields):
 
 
 def check_codec(fields):
-    require(fields["codec"] <= TIERS, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
+    require(fields["codec"] <= PROGRESSIVE, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
 
 
 def decode_hello(reader, frame):
@@ -205,7 +209,8 @@ def decode_hello(reader, frame):
         if fields["residual"] != ENDLESS:
             in_range("residual", fields["residual"], 1, 128)
         wrong = (codec == INT4 and fields["equalize"] == 1) or (codec == INT4_AFFINE and fields["equalize"] == 0)
-        require(not wrong, INVALID_ARGUMENT, "int4 rule and equalize")
+        wrong = wrong or (codec == PROGRESSIVE and fields["equalize"] == 0)
+        require(not wrong, INVALID_ARGUMENT, "codec and equalize")
     frame.fields.update(fields)
 
 
@@ -228,14 +233,22 @@ def decode_layer(reader, frame):
     in_range("equalized", fields["equalized"], 0, 1)
     check_shape(fields)
     in_range("layer", frame.fields["layer"], 0, fields["num_layers"] - 1)
+    skipped = fields["num_sinks"] >> 8
+    fields["num_sinks"] &= 255
     in_range("num_sinks", fields["num_sinks"], 0, MAX_SINKS)
     in_range("num_encoded", fields["num_encoded"], 0, MAX_TOKENS)
     in_range("num_tail", fields["num_tail"], 0, MAX_TOKENS)
-    in_range("tokens", fields["num_sinks"] + fields["num_encoded"] + fields["num_tail"], 1, MAX_TOKENS)
+    in_range("num_skipped", skipped, 0, MAX_SKIPPED)
+    total = fields["num_sinks"] + fields["num_encoded"] + fields["num_tail"]
+    in_range("tokens", total, 1, MAX_TOKENS - skipped)
+    if skipped:
+        fields["num_skipped"] = skipped
+    if fields["codec"] == PROGRESSIVE and fields["num_encoded"] > 0:
+        require(fields["equalized"] == 1, INVALID_ARGUMENT, "the progressive code without equalization")
     if fields["equalized"]:
         require(fields["codec"] != FP16 and fields["num_encoded"] > 0, INVALID_ARGUMENT, "equalized")
     counts_bytes = 0
-    if fields["codec"] == TIERS:
+    if fields["codec"] in (TIERS, PROGRESSIVE):
         counts_bytes = 16
         fields.update(reader.take("IIII", *TIER_NAMES))
         total = sum(fields[name] for name in TIER_NAMES)
@@ -248,16 +261,18 @@ def decode_layer(reader, frame):
 
 
 def tiers_of(fields):
-    """The encoded tokens by tier: (name, codec, count), best first; of a plain precision there is one."""
-    if fields["codec"] != TIERS:
+    """The encoded tokens by tier: (name, rows, count), best first; of a plain precision there is one."""
+    if fields["codec"] < TIERS:
         name = {16: "fp16", 8: "int8", 4: "int4"}[BITS[fields["codec"]]]
-        return [(name, fields["codec"], fields["num_encoded"])]
+        return [(name, PlainRows(fields["codec"]), fields["num_encoded"])]
+    if fields["codec"] == PROGRESSIVE:
+        return [(name, ProgressiveRows(bits), fields[name]) for name, bits in (("fp16", 16), ("int8", 8), ("int4", 4))]
     int4 = INT4_AFFINE if fields["equalized"] else INT4
-    return [(name, codec, fields[name]) for name, codec in (("fp16", FP16), ("int8", INT8), ("int4", int4))]
+    return [(name, PlainRows(codec), fields[name]) for name, codec in (("fp16", FP16), ("int8", INT8), ("int4", int4))]
 
 
 def tier_id_bytes(fields):
-    mixed = fields["codec"] == TIERS and sum(fields[name] > 0 for name in TIER_NAMES) > 1
+    mixed = fields["codec"] >= TIERS and sum(fields[name] > 0 for name in TIER_NAMES) > 1
     return 2 * -(-fields["num_encoded"] // 8) if mixed else 0
 
 
@@ -265,8 +280,7 @@ def block_bytes(fields):
     """Of everything but the tier counts."""
     d, h = fields["head_dim"], fields["num_kv_heads"]
     exact = fields["num_sinks"] + fields["num_tail"]
-    rows = sum(count * (row_bytes(codec, d) + 2 * (codec != FP16) + 2 * (codec == INT4_AFFINE))
-               for _, codec, count in tiers_of(fields))
+    rows = sum(count * rows_of_tier.size(d) for _, rows_of_tier, count in tiers_of(fields))
     return 4 * h * d * fields["equalized"] + h * (4 * d * exact + tier_id_bytes(fields) + 2 * rows)
 
 
@@ -294,10 +308,10 @@ def decode_block(reader, fields):
         sink_keys, sink_values = exact_rows(reader, s, d), exact_rows(reader, s, d)
         ids = tier_ids(reader, fields)
         encoded_keys, encoded_values = np.full((2, e, d), np.nan, np.float32)
-        for name, codec, count in tiers_of(fields):
-            where = ids == TIER_NAMES.index(name) if fields["codec"] == TIERS else np.full(e, True)
-            tier_keys, tier_values = encoded_rows(reader, codec, count, d), encoded_rows(reader, codec, count, d)
-            if fields["equalized"] and codec != FP16:
+        for name, rows, count in tiers_of(fields):
+            where = ids == TIER_NAMES.index(name) if fields["codec"] >= TIERS else np.full(e, True)
+            tier_keys, tier_values = rows.take(reader, count, d), rows.take(reader, count, d)
+            if fields["equalized"] and rows.equalized:
                 tier_keys = restore(tier_keys, mean[head], scale[head])
             encoded_keys[where], encoded_values[where] = tier_keys, tier_values
         tail_keys, tail_values = exact_rows(reader, r, d), exact_rows(reader, r, d)
@@ -310,13 +324,47 @@ def exact_rows(reader, count, d):
     return reader.array(np.float16, count, d).astype(np.float32)
 
 
-def encoded_rows(reader, codec, count, d):
-    if codec == FP16:
-        return exact_rows(reader, count, d)
-    rows = reader.array(np.uint8, count, row_bytes(codec, d))
-    scales = reader.array(np.float16, count)
-    zeros = reader.array(np.float16, count) if codec == INT4_AFFINE else None
-    return decode_rows(codec, d, rows, scales, zeros)
+class PlainRows:
+    """Rows of one of the codecs 0 to 3."""
+
+    def __init__(self, codec):
+        self.codec, self.equalized = codec, codec != FP16
+
+    def size(self, d):
+        return row_bytes(self.codec, d) + 2 * (self.codec != FP16) + 2 * (self.codec == INT4_AFFINE)
+
+    def take(self, reader, count, d):
+        if self.codec == FP16:
+            return exact_rows(reader, count, d)
+        rows = reader.array(np.uint8, count, row_bytes(self.codec, d))
+        scales = reader.array(np.float16, count)
+        zeros = reader.array(np.float16, count) if self.codec == INT4_AFFINE else None
+        return decode_rows(self.codec, d, rows, scales, zeros)
+
+
+class ProgressiveRows:
+    """Rows of the progressive code: 4 bits are the top plane, 8 the int8 code, 16 that and the rest."""
+    equalized = True
+
+    def __init__(self, bits):
+        self.bits = bits
+
+    def size(self, d):
+        return self.code_bytes(d) + 2
+
+    def code_bytes(self, d):
+        return row_bytes(INT4, d) if self.bits == 4 else d * self.bits // 8
+
+    def take(self, reader, count, d):
+        rows = reader.array(np.uint8, count, self.code_bytes(d))
+        scale = reader.array(np.float16, count).astype(np.float32)[:, None]
+        if self.bits == 4:
+            code = unpack_codes(INT4, d, rows).astype(np.float32) * np.float32(16) + np.float32(7.5)
+        else:
+            code = rows[:, :d].astype(np.float32)
+        if self.bits == 16:
+            code = code + (rows[:, d:].astype(np.float32) - np.float32(128)) / np.float32(256)
+        return scale * (code - np.float32(128))
 
 
 def decode_finish(reader, frame):
@@ -390,10 +438,55 @@ def decode_answer_end(reader, frame):
     frame.fields.update(fields)
 
 
+# ---- upgrades: wire.md ----
+
+def decode_upgrade_offer(reader, frame):
+    (layers,) = reader.take("I")
+    in_range("layers", layers, 1, MAX_LAYERS)
+    reader.rest(16 * layers)
+    counts = reader.array(np.uint32, layers, 4)
+    for row in counts.astype(np.uint64).sum(axis=1):
+        in_range("tokens in tiers", row, 0, MAX_TOKENS)
+    frame.fields.update(counts=counts.ravel().tolist())
+
+
+def decode_upgrade(with_planes):
+    def decode(reader, frame):
+        fields = reader.take("HHIIIII", "head_dim", "num_layers", "num_kv_heads", "num_tokens", "int4_to_int8",
+                             "int4_to_fp16", "int8_to_fp16")
+        check_shape(fields)
+        in_range("layer", frame.fields["layer"], 0, fields["num_layers"] - 1)
+        in_range("tokens", fields["num_tokens"], 1, MAX_TOKENS)
+        moves = [fields[name] for name in ("int4_to_int8", "int4_to_fp16", "int8_to_fp16")]
+        for count in moves:
+            in_range("raised", count, 0, MAX_TOKENS)
+        in_range("raised tokens", sum(moves), 1, fields["num_tokens"])
+        d, h, n = fields["head_dim"], fields["num_kv_heads"], fields["num_tokens"]
+        middles, rests = moves[0] + moves[1], moves[1] + moves[2]
+        planes = 2 * (middles * row_bytes(INT4, d) + rests * d) if with_planes else 0
+        size = h * (2 * -(-n // 8) + planes)
+        require(size <= MAX_PAYLOAD - 24, CAPACITY_EXCEEDED, f"an upgrade of {size} bytes")
+        reader.rest(size)
+        ids, taken = [], [[], []]
+        for _ in range(h):
+            packed = reader.array(np.uint8, 2 * -(-n // 8))
+            head = (packed[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1)
+            require(with_planes or not head[n:].any(), CORRUPTION, "bits beyond the last tier id")
+            ids.extend(head[:n].tolist())
+            if with_planes:
+                taken[0] += [unpack_codes(INT4, d, reader.array(np.uint8, middles, row_bytes(INT4, d))) for _ in "kv"]
+                taken[1] += [reader.array(np.uint8, rests, d) for _ in "kv"]
+        frame.fields.update(fields, tier_ids=ids)
+        if with_planes:
+            frame.keys, frame.values = (np.stack(each).astype(np.float32) for each in taken)
+    return decode
+
+
 DECODERS = {
     "hello": decode_hello, "hello reply": decode_verdict(0), "layer": decode_layer, "finish": decode_finish,
     "done": decode_done, "error": decode_verdict(1), "cancel": decode_cancel,
     "answer request": decode_answer_request, "answer text": decode_answer_text, "answer end": decode_answer_end,
+    "upgrade offer": decode_upgrade_offer, "upgrade request": decode_upgrade(False), "upgrade": decode_upgrade(True),
 }
 
 

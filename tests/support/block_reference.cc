@@ -224,6 +224,50 @@ void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows
   }
 }
 
+std::vector<float> EncodeUpgradeRef(const codec::UpgradeLayout& layout, const codec::LayerBlockLayout& of,
+                                    const LayerRows& rows, const codec::TierMap& from, const codec::TierMap& to,
+                                    std::span<std::byte> block) {
+  const uint32_t head_dim = layout.shape.head_dim;
+  const codec::Equalization map = MeasureMap(of, rows);
+  std::vector<float> middles;
+  std::vector<float> rests;
+  for (uint32_t h = 0; h < layout.shape.num_kv_heads; ++h) {
+    const codec::UpgradeHead<std::byte> head = codec::HeadOf(layout, block, h);
+    codec::PackTierIds(to.OfHead(h), head.tier_ids);
+    const TierSource source = RowsOfTier(of, rows, h, codec::Tier::kInt8, {}, map);
+    for (const bool keys : {true, false}) {
+      const std::vector<Half>& exact = keys ? source.keys : source.values;
+      std::vector<std::byte> fine(size_t{2} * head_dim * source.count);
+      std::vector<std::byte> scales(sizeof(Half) * source.count);
+      EncodeProgressiveRef(codec::Tier::kFp16, head_dim, exact, source.count, fine, scales);
+      std::byte* middle = (keys ? head.key_middles : head.value_middles).data();
+      std::byte* rest = (keys ? head.key_rests : head.value_rests).data();
+      for (uint32_t t = 0; t < source.count; ++t) {
+        const std::byte* row = &fine[size_t{2} * t * head_dim];
+        const codec::Tier was = from.OfHead(h)[t];
+        const codec::Tier is = to.OfHead(h)[t];
+        if (was == codec::Tier::kInt4 && is != was) {
+          std::fill_n(middle, codec::RowCodeBytes(codec::TokenCodec::kInt4, head_dim), std::byte{0});
+          for (uint32_t c = 0; c < head_dim; ++c) {
+            const std::byte low = row[c] & std::byte{15};
+            middle[c / 8 * 4 + c % 4] |= low << (c % 8 < 4 ? 0 : 4);
+            middles.push_back(std::to_integer<uint8_t>(low));
+          }
+          middle += codec::RowCodeBytes(codec::TokenCodec::kInt4, head_dim);
+        }
+        if (is == codec::Tier::kFp16 && is != was) {
+          rest = std::copy_n(row + head_dim, head_dim, rest);
+          for (uint32_t c = 0; c < head_dim; ++c) {
+            rests.push_back(std::to_integer<uint8_t>(row[head_dim + c]));
+          }
+        }
+      }
+    }
+  }
+  middles.insert(middles.end(), rests.begin(), rests.end());
+  return middles;
+}
+
 codec::TierMap RandomTiers(const codec::TierCounts& counts, uint32_t num_kv_heads, uint64_t seed) {
   codec::TierMap map{counts, {}};
   Lcg random(seed);

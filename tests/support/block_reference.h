@@ -6,6 +6,7 @@
 
 #include "kvant/base/half.h"
 #include "kvant/codec/layer_block.h"
+#include "kvant/codec/progressive.h"
 
 namespace kvant::test {
 
@@ -27,6 +28,12 @@ LayerRows MakeRows(const codec::CacheShape& shape, uint32_t num_tokens, uint64_t
 /// One layer block straight from the scalar references, section by section. `tiers` goes with layout.tiers.
 void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows, std::span<std::byte> block,
                     const codec::TierMap* tiers = nullptr);
+
+/// One upgrade straight from the rules: every plane of a block's rows, in position order. Returns the planes, as the
+/// sample of the golden upgrade says. `of` is the layout of the block.
+std::vector<float> EncodeUpgradeRef(const codec::UpgradeLayout& layout, const codec::LayerBlockLayout& of,
+                                    const LayerRows& rows, const codec::TierMap& from, const codec::TierMap& to,
+                                    std::span<std::byte> block);
 
 /// Tiers of every head's tokens at random, with these counts.
 codec::TierMap RandomTiers(const codec::TierCounts& counts, uint32_t num_kv_heads, uint64_t seed);

@@ -6,6 +6,7 @@
 
 #include "kvant/wire/layer_frame.h"
 #include "kvant/wire/messages.h"
+#include "kvant/wire/upgrade.h"
 #include "support/block_reference.h"
 
 namespace kvant::test {
@@ -14,7 +15,9 @@ namespace {
 using codec::TokenCodec;
 
 constexpr uint64_t kSession = 0x0123456789ABCDEF;
-constexpr uint32_t kTiers = 4;  // the codec byte of a spectrum
+// The codec bytes of a spectrum, and of one in the progressive code.
+constexpr uint32_t kTiers = 4;
+constexpr uint32_t kProgressive = 5;
 
 class Lines {
  public:
@@ -47,7 +50,9 @@ std::string HelloFields(const wire::Hello& hello) {
       .Add("rope_digest", hello.model.rope_digest)
       .Add("num_prompt_tokens", hello.num_prompt_tokens)
       .Add("num_context_tokens", hello.num_context_tokens)
-      .Add("codec", hello.precision.spectrum ? kTiers : static_cast<uint32_t>(hello.precision.codec))
+      .Add("codec", hello.precision.is_progressive() ? kProgressive
+                    : hello.precision.spectrum       ? kTiers
+                                                     : static_cast<uint32_t>(hello.precision.codec))
       .Add("equalize", static_cast<uint32_t>(hello.precision.equalize))
       .Add("sinks", hello.precision.num_sinks)
       .Add("residual", hello.precision.residual)
@@ -99,7 +104,9 @@ WireSample LayerSample(const std::string& name, uint32_t layer, const codec::Lay
   sample.values = decoded.keys;
   sample.values.insert(sample.values.end(), decoded.values.begin(), decoded.values.end());
   Lines lines = Begin("layer", layer);
-  lines.Add("codec", layout.tiers ? kTiers : static_cast<uint32_t>(layout.codec))
+  lines.Add("codec", layout.progressive ? kProgressive
+                     : layout.tiers     ? kTiers
+                                        : static_cast<uint32_t>(layout.codec))
       .Add("equalized", static_cast<uint32_t>(layout.equalized))
       .Add("head_dim", layout.shape.head_dim)
       .Add("num_kv_heads", layout.shape.num_kv_heads)
@@ -107,6 +114,9 @@ WireSample LayerSample(const std::string& name, uint32_t layer, const codec::Lay
       .Add("num_sinks", layout.split.num_sinks)
       .Add("num_encoded", layout.split.num_encoded)
       .Add("num_tail", layout.split.num_tail);
+  if (layout.split.num_skipped > 0) {
+    lines.Add("num_skipped", layout.split.num_skipped);
+  }
   if (layout.tiers) {
     lines.Add("fp16", layout.tiers->fp16)
         .Add("int8", layout.tiers->int8)
@@ -115,6 +125,54 @@ WireSample LayerSample(const std::string& name, uint32_t layer, const codec::Lay
   }
   sample.fields = lines.Take();
   return sample;
+}
+
+std::string TierIds(std::span<const codec::Tier> ids) {
+  std::string text;
+  for (const codec::Tier id : ids) {
+    text.append(text.empty() ? "" : " ").append(std::to_string(static_cast<int>(id)));
+  }
+  return text;
+}
+
+WireSample OfferSample() {
+  const wire::UpgradeOffer offer{{{1, 2, 3, 4}, {0, 1000, 0, 0}}};
+  return {"upgrade_offer",
+          wire::EncodeUpgradeOffer(kSession, offer).value(),
+          Begin("upgrade offer").Add("counts", "1 2 3 4 0 1000 0 0").Take(),
+          {}};
+}
+
+// Tiers before and after: every head raises one token each way.
+constexpr codec::Tier kF = codec::Tier::kFp16;
+constexpr codec::Tier kI = codec::Tier::kInt8;
+constexpr codec::Tier kN = codec::Tier::kInt4;
+constexpr codec::Tier kD = codec::Tier::kDropped;
+const codec::TierMap kBefore{{2, 3, 3, 1}, {kN, kI, kF, kN, kD, kI, kN, kI, kF, kF, kI, kN, kI, kD, kN, kN, kI, kF}};
+const codec::TierMap kAfter{{4, 3, 1, 1}, {kI, kF, kF, kF, kD, kI, kN, kI, kF, kF, kI, kF, kF, kD, kN, kI, kI, kF}};
+const codec::UpgradeLayout kUpgrade{{30, 2, 36}, 9, {1, 1, 1}};
+
+Lines UpgradeFields(const char* type) {
+  Lines lines = Begin(type, 9);
+  lines.Add("head_dim", 36).Add("num_layers", 30).Add("num_kv_heads", 2).Add("num_tokens", 9);
+  lines.Add("int4_to_int8", 1).Add("int4_to_fp16", 1).Add("int8_to_fp16", 1).Add("tier_ids", TierIds(kAfter.ids));
+  return lines;
+}
+
+WireSample RequestSample() {
+  return {"upgrade_request",
+          wire::EncodeUpgradeRequest(kSession, {9, kUpgrade, kAfter.ids}).value(),
+          UpgradeFields("upgrade request").Take(),
+          {}};
+}
+
+// Its values: the middles, 0 … 15, of keys and then values of every head, then the rests, 0 … 255, likewise.
+WireSample UpgradeSample() {
+  wire::UpgradeFrame frame = wire::UpgradeFrame::Allocate(kSession, 9, kUpgrade).value();
+  const LayerRows rows = MakeRows(kUpgrade.shape, 12, 1);
+  const std::vector<float> planes =
+      EncodeUpgradeRef(kUpgrade, {{30, 2, 36}, TokenCodec::kInt8, true, {2, 9, 1}}, rows, kBefore, kAfter, frame.block());
+  return {"upgrade", std::move(frame).Seal(), UpgradeFields("upgrade").Take(), planes};
 }
 
 // Every codec, plain and equalized; fp16 is never equalized.
@@ -136,6 +194,7 @@ std::vector<WireSample> GoldenSamples() {
   samples.push_back(HelloSample("hello_int4", "int4"));
   samples.push_back(HelloSample("hello_int8_plain", "int8,eq=off,sinks=0,residual=inf"));
   samples.push_back(HelloSample("hello_tiers", "spectrum,sinks=2"));
+  samples.push_back(HelloSample("hello_progressive", "progressive,sinks=2"));
   samples.push_back(VerdictSample("hello_reply_accept", "hello reply", {}));
   samples.push_back(
       VerdictSample("hello_reply_refuse", "hello reply", {StatusCode::kMismatch, "head_dim: sender 64, receiver 80"}));
@@ -149,6 +208,13 @@ std::vector<WireSample> GoldenSamples() {
         {30, 2, 36}, TokenCodec::kInt8, equalized, {2, 9, 1}, codec::TierCounts{2, 3, 3, 1}};
     samples.push_back(LayerSample(equalized ? "layer_tiers_eq" : "layer_tiers", layer++, layout, 1));
   }
+  samples.push_back(LayerSample(
+      "layer_progressive", layer++,
+      {{30, 2, 36}, TokenCodec::kInt8, true, {2, 9, 1}, codec::TierCounts{2, 3, 3, 1}, /*progressive=*/true}, 1));
+  samples.push_back(LayerSample("layer_skipped", layer++, {{30, 2, 36}, TokenCodec::kInt8, true, {0, 9, 1, 300}}, 1));
+  samples.push_back(OfferSample());
+  samples.push_back(RequestSample());
+  samples.push_back(UpgradeSample());
   samples.push_back(FinishSample());
   samples.push_back({"done",
                      wire::EncodeDone(kSession, {123456789012, 30}).value(),
@@ -182,6 +248,11 @@ std::vector<WireSample> ManyLayerSamples() {
       const std::string name = std::string(equalized ? "layer_tiers_eq_d" : "layer_tiers_d") + std::to_string(head_dim);
       samples.push_back(LayerSample(name, layer, {shape, TokenCodec::kInt8, equalized, {4, 133, 5}, counts}, layer));
       ++layer;
+      if (equalized) {
+        samples.push_back(LayerSample("layer_progressive_d" + std::to_string(head_dim), layer,
+                                      {shape, TokenCodec::kInt8, true, {4, 133, 5}, counts, true}, layer));
+        ++layer;
+      }
     }
   }
   return samples;

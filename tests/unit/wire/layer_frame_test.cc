@@ -110,7 +110,7 @@ std::vector<std::byte> WithPrefix(const LayerBlockLayout& layout, uint8_t codec_
   put(42, static_cast<uint16_t>(layout.shape.head_dim));
   put(44, layout.shape.num_kv_heads);
   put(48, layout.shape.num_layers);
-  put(52, layout.split.num_sinks);
+  put(52, layout.split.num_sinks | layout.split.num_skipped << 8);
   put(56, layout.split.num_encoded);
   put(60, layout.split.num_tail);
   put(32, uint64_t{0});
@@ -128,7 +128,7 @@ TEST(LayerFrameTest, WhatIsNotEncodedIsNotDecodedEither) {
     EXPECT_EQ(status.code(), refusal.code) << status.message();
     EXPECT_NE(status.message().find(refusal.named), std::string::npos) << status.message();
   }
-  EXPECT_EQ(DecodedStatus(WithPrefix(kLayout, 5, 1)).code(), StatusCode::kPrecisionUnsupported);
+  EXPECT_EQ(DecodedStatus(WithPrefix(kLayout, 6, 1)).code(), StatusCode::kPrecisionUnsupported);
   EXPECT_EQ(DecodedStatus(WithPrefix(kLayout, 1, 2)).code(), StatusCode::kInvalidArgument);
 }
 
@@ -143,6 +143,20 @@ TEST(LayerFrameTest, ALayoutThatNeedsOtherBytesIsRefused) {
   }
   EXPECT_EQ(DecodedStatus(WithPrefix(kLayout, 1, 0)).code(), StatusCode::kOutOfRange) << "the map is left over";
   EXPECT_EQ(DecodedStatus(WithPrefix(kLayout, 3, 1)).code(), StatusCode::kOutOfRange) << "another codec";
+}
+
+TEST(LayerFrameTest, SkippedTokensComeBack) {
+  for (const uint32_t skipped : {0U, 1U, 300U, 0xFFFFFFU - kLayout.split.total() - 1}) {
+    LayerBlockLayout layout = kLayout;
+    layout.split.num_skipped = skipped;
+    const Buffer frame = FrameOf(5, layout);
+    EXPECT_EQ(DecodeLayer(OpenFrame(frame.bytes()).value()).value().layout.split, layout.split);
+    EXPECT_EQ(frame.size(), FrameOf(5, kLayout).size());
+  }
+  LayerBlockLayout layout = kLayout;
+  layout.split.num_skipped = 0xFFFFFF;
+  EXPECT_EQ(LayerFrame::Allocate(11, 5, layout).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(DecodedStatus(WithPrefix(layout, 1, 1)).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(LayerFrameTest, APayloadWithoutPrefixIsRefused) {

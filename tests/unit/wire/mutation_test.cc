@@ -8,6 +8,7 @@
 #include "kvant/wire/answer.h"
 #include "kvant/wire/layer_frame.h"
 #include "kvant/wire/messages.h"
+#include "kvant/wire/upgrade.h"
 #include "support/wire_samples.h"
 
 namespace kvant::wire {
@@ -29,6 +30,13 @@ Bytes BytesOf(const Result<Buffer>& frame) {
 // The frame that a decoded layer encodes to.
 Bytes EncodeAgain(uint64_t session, const LayerView& view) {
   LayerFrame frame = LayerFrame::Allocate(session, view.layer, view.layout).value();
+  std::memcpy(frame.block().data(), view.block.data(), view.block.size());
+  const Buffer sealed = std::move(frame).Seal();
+  return {sealed.bytes().begin(), sealed.bytes().end()};
+}
+
+Bytes EncodeUpgradeAgain(uint64_t session, const UpgradeView& view) {
+  UpgradeFrame frame = UpgradeFrame::Allocate(session, view.layer, view.layout).value();
   std::memcpy(frame.block().data(), view.block.data(), view.block.size());
   const Buffer sealed = std::move(frame).Seal();
   return {sealed.bytes().begin(), sealed.bytes().end()};
@@ -58,6 +66,12 @@ std::optional<Bytes> Canonical(const Bytes& bytes) {
     case FrameType::kLayer: {
       const auto view = DecodeLayer(*opened);
       return view.ok() ? std::optional(EncodeAgain(session, *view)) : std::nullopt;
+    }
+    case FrameType::kUpgradeOffer: return again(DecodeUpgradeOffer(*opened), EncodeUpgradeOffer);
+    case FrameType::kUpgradeRequest: return again(DecodeUpgradeRequest(*opened), EncodeUpgradeRequest);
+    case FrameType::kUpgrade: {
+      const auto view = DecodeUpgrade(*opened);
+      return view.ok() ? std::optional(EncodeUpgradeAgain(session, *view)) : std::nullopt;
     }
   }
   return std::nullopt;
