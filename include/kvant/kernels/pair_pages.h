@@ -42,4 +42,17 @@ class PairPlan {
   std::vector<float> middles_;
 };
 
+/// Rows into one page: the bytes of codec::EncodePairPageRef and SerializePairPage, on every instruction set.
+///
+/// Shapes   keys, values [page_tokens, head_dim] fp16, rows `stride` elements apart; page [layout().total_bytes]
+/// Requires finite input
+/// Threads  pure; one
+void PackPairPage(Isa isa, const PairPlan& plan, const Half* keys, const Half* values, size_t stride,
+                  std::span<std::byte> page);
+
+/// Rows of values turned by codec::RotateRow and rounded to fp16: what a page with AttendSegment::rotated_values is
+/// packed from. src may be dst.
+void RotateValueRows(uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
+                     size_t dst_stride);
+
 }  // namespace kvant::kernels

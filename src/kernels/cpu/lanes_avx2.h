@@ -59,6 +59,7 @@ struct LanesAvx2 {
   }
 
   static I Round(F a) { return _mm256_cvtps_epi32(a); }
+  static I Truncate(F a) { return _mm256_cvttps_epi32(a); }
   static F ToFloats(I a) { return _mm256_cvtepi32_ps(a); }
   static I SetInt(int32_t x) { return _mm256_set1_epi32(x); }
   static I LoadInt(const void* src) { return _mm256_loadu_si256(static_cast<const __m256i*>(src)); }
@@ -81,6 +82,7 @@ struct LanesAvx2 {
   }
 
   static H LoadHalfBits(const void* src) { return LoadInt(src); }
+  static void StoreHalfBits(void* dst, H a) { _mm256_storeu_si256(static_cast<__m256i*>(dst), a); }
   static H HalfMagnitude(H a) { return _mm256_and_si256(a, _mm256_set1_epi16(0x7FFF)); }
   static H Sortable(H a) {
     return _mm256_xor_si256(a, _mm256_and_si256(_mm256_srai_epi16(a, 15), _mm256_set1_epi16(0x7FFF)));
@@ -96,6 +98,10 @@ struct LanesAvx2 {
 
   static B Narrow(I a, I b, I c, I d) {
     const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  static B NarrowUnsigned(I a, I b, I c, I d) {
+    const __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   }
   static B ClampBytes(B a, int8_t low, int8_t high) {

@@ -50,6 +50,7 @@ struct LanesAvx512 {
   }
 
   static I Round(F a) { return _mm512_cvtps_epi32(a); }
+  static I Truncate(F a) { return _mm512_cvttps_epi32(a); }
   static F ToFloats(I a) { return _mm512_cvtepi32_ps(a); }
   static I SetInt(int32_t x) { return _mm512_set1_epi32(x); }
   static I LoadInt(const void* src) { return _mm512_loadu_si512(src); }
@@ -68,6 +69,7 @@ struct LanesAvx512 {
   }
 
   static H LoadHalfBits(const void* src) { return _mm512_loadu_si512(src); }
+  static void StoreHalfBits(void* dst, H a) { _mm512_storeu_si512(dst, a); }
   static H HalfMagnitude(H a) { return _mm512_and_si512(a, _mm512_set1_epi16(0x7FFF)); }
   /// Bits of halves to integers in the same order, and back.
   static H Sortable(H a) {
@@ -87,6 +89,10 @@ struct LanesAvx512 {
   /// Four vectors in order as signed bytes, saturated.
   static B Narrow(I a, I b, I c, I d) {
     const __m512i bytes = _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), bytes);
+  }
+  static B NarrowUnsigned(I a, I b, I c, I d) {
+    const __m512i bytes = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), bytes);
   }
   static B ClampBytes(B a, int8_t low, int8_t high) {

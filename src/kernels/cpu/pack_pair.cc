@@ -1,0 +1,55 @@
+#include "kernels/cpu/pack_pair_kernels.h"
+#include "kvant/base/check.h"
+#include "kvant/kernels/pair_pages.h"
+
+namespace kvant::kernels {
+namespace {
+
+PackTask TaskOf(const PairPlan& plan, const Half* keys, const Half* values, size_t stride, std::byte* page) {
+  const codec::PairFormat& format = plan.format();
+  const codec::PairPageLayout& layout = plan.layout();
+  return {page,
+          keys,
+          values,
+          stride,
+          format.head_dim,
+          format.page_tokens,
+          format.value_bits,
+          format.value_group,
+          format.key_rule == codec::PairRule::kMidRise,
+          format.value_rule == codec::PairRule::kMidRise,
+          plan.order().data(),
+          plan.widths().data(),
+          plan.planes().data(),
+          layout.key_scales,
+          layout.key_zeros,
+          layout.value_codes,
+          layout.value_scales,
+          layout.value_zeros};
+}
+
+}  // namespace
+
+void PackPairPage(Isa isa, const PairPlan& plan, const Half* keys, const Half* values, size_t stride,
+                  std::span<std::byte> page) {
+  KVANT_CHECK(page.size() == plan.layout().total_bytes, "the caller sized the page by PairPageLayout");
+  switch (isa) {
+    case Isa::kScalar: break;
+    case Isa::kAvx2: return kPackPairAvx2(TaskOf(plan, keys, values, stride, page.data()));
+    case Isa::kAvx512Vnni: return kPackPairAvx512(TaskOf(plan, keys, values, stride, page.data()));
+  }
+  codec::SerializePairPage(plan.format(), plan.map(),
+                           codec::EncodePairPageRef(plan.format(), plan.map(), keys, values, stride), page);
+}
+
+void RotateValueRows(uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
+                     size_t dst_stride) {
+  std::vector<float> row(head_dim);
+  for (size_t i = 0; i < num_rows; ++i) {
+    ToFloat(std::span(src + i * src_stride, head_dim), row);
+    codec::RotateRow(row);
+    ToHalf(row, std::span(dst + i * dst_stride, head_dim));
+  }
+}
+
+}  // namespace kvant::kernels

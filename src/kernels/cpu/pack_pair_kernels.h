@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/attend_kernels.h"
+
+// The packing kernel of one instruction set behind kernels/pair_pages.h, with plain data: compiled with each set's flags.
+namespace kvant::kernels {
+
+/// PairPlan and codec::PairFormat.
+struct PackTask {
+  std::byte* page;
+  const Half* keys;
+  const Half* values;
+  size_t stride;
+  uint32_t head_dim;
+  uint32_t page_tokens;
+  uint32_t value_bits;
+  uint32_t value_group;
+  bool mid_rise_keys;
+  bool mid_rise_values;
+  const uint16_t* order;
+  const uint8_t* widths;
+  const uint16_t* planes;
+  size_t key_scales;
+  size_t key_zeros;
+  size_t value_codes;
+  size_t value_scales;
+  size_t value_zeros;
+};
+
+extern void (*const kPackPairAvx2)(const PackTask& task);
+extern void (*const kPackPairAvx512)(const PackTask& task);
+
+}  // namespace kvant::kernels
