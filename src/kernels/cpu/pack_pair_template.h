@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint32_t kMaxTokens = kStretchTokens;
 
-/// How the elements of each channel become codes: cut((x - zero) · inverse + half) to 0…last, then to the nearest or
-/// the lower integer.
+/// How the elements of each channel become codes: (x - zero) · inverse + half, at most `last`, then the nearest or the
+/// lower integer. What is negative becomes 0 when codes are made bytes.
 struct PackChannels {
   alignas(64) float zero[codec::kMaxHeadDim];
   alignas(64) float inverse[codec::kMaxHeadDim];
@@ -27,11 +27,6 @@ struct PackChannels {
   alignas(64) int32_t nearest[codec::kMaxHeadDim];  ///< all ones where codes are rounded to nearest
   alignas(64) int32_t lower[codec::kMaxHeadDim];
 };
-
-template <class V>
-typename V::F Clamp(typename V::F x, typename V::F last) {
-  return V::Min(V::Max(x, V::Set(0.0F)), last);
-}
 
 /// Scale and zero of lanes of groups as they are stored, and the reciprocal that codes are made with.
 template <class V>
@@ -51,21 +46,44 @@ Fitted<V> Fit(bool mid_rise, typename V::F low, typename V::F high, typename V::
   return {V::LoadHalf(zeros), V::ZeroBelow(V::Div(V::Set(1.0F), scale), scale, kBelowSmallest)};
 }
 
-/// Smallest and largest key of each channel, as halves.
+/// Smallest and largest key of each channel, as halves. Rows in their order in memory, up to four registers abreast.
+template <class V, uint32_t kVectors>
+void FindRangesOf(const PackTask& task, uint32_t c, uint16_t* lows, uint16_t* highs) {
+  constexpr uint32_t kStep = 2 * V::kLanes;
+  typename V::H low[kVectors];
+  typename V::H high[kVectors];
+  KVANT_UNROLL
+  for (uint32_t i = 0; i < kVectors; ++i) {
+    low[i] = high[i] = V::Sortable(V::LoadHalfBits(task.keys + c + i * kStep));
+  }
+  for (uint32_t t = 1; t < task.page_tokens; ++t) {
+    const Half* row = task.keys + t * task.stride + c;
+    KVANT_UNROLL
+    for (uint32_t i = 0; i < kVectors; ++i) {
+      const auto x = V::Sortable(V::LoadHalfBits(row + i * kStep));
+      low[i] = V::MinHalfBits(low[i], x);
+      high[i] = V::MaxHalfBits(high[i], x);
+    }
+  }
+  KVANT_UNROLL
+  for (uint32_t i = 0; i < kVectors; ++i) {
+    V::StoreHalfBits(lows + c + i * kStep, V::Sortable(low[i]));
+    V::StoreHalfBits(highs + c + i * kStep, V::Sortable(high[i]));
+  }
+}
+
 template <class V>
 void FindKeyRanges(const PackTask& task, uint16_t* lows, uint16_t* highs) {
   constexpr uint32_t kStep = 2 * V::kLanes;
-  for (uint32_t first = 0; first < task.head_dim; first += kStep) {
-    const uint32_t c = first + kStep <= task.head_dim ? first : task.head_dim - kStep;
-    auto low = V::Sortable(V::LoadHalfBits(task.keys + c));
-    auto high = low;
-    for (uint32_t t = 1; t < task.page_tokens; ++t) {
-      const auto x = V::Sortable(V::LoadHalfBits(task.keys + t * task.stride + c));
-      low = V::MinHalfBits(low, x);
-      high = V::MaxHalfBits(high, x);
-    }
-    V::StoreHalfBits(lows + c, V::Sortable(low));
-    V::StoreHalfBits(highs + c, V::Sortable(high));
+  uint32_t c = 0;
+  for (; c + 4 * kStep <= task.head_dim; c += 4 * kStep) {
+    FindRangesOf<V, 4>(task, c, lows, highs);
+  }
+  for (; c + kStep <= task.head_dim; c += kStep) {
+    FindRangesOf<V, 1>(task, c, lows, highs);
+  }
+  if (c < task.head_dim) {
+    FindRangesOf<V, 1>(task, task.head_dim - kStep, lows, highs);
   }
 }
 
@@ -118,8 +136,26 @@ void FitKeys(const PackTask& task, PackChannels& channels) {
 /// Planes of eight tokens, a byte a channel, by plane, byte of a plane and channel.
 using PlaneBytes = uint8_t[kMaxKeyBits][kMaxTokens / 8][codec::kMaxHeadDim];
 
+/// Rules that a page's keys have.
+enum class KeyRules : uint8_t { kMinMax, kMidRise, kBoth };
+
+template <class V, KeyRules kRules>
+[[gnu::always_inline]] inline typename V::I KeyCodes(const PackChannels& channels, uint32_t c, const Half* keys) {
+  auto level = V::Mul(V::Sub(V::LoadHalf(keys), V::Load(channels.zero + c)), V::Load(channels.inverse + c));
+  const auto last = V::Load(channels.last + c);
+  if constexpr (kRules == KeyRules::kMinMax) {
+    return V::Round(V::Min(level, last));
+  } else if constexpr (kRules == KeyRules::kMidRise) {
+    return V::Truncate(V::Min(V::Add(level, V::Set(0.5F)), last));
+  } else {
+    level = V::Min(V::Add(level, V::Load(channels.half + c)), last);
+    return V::AddInt(V::And(V::Round(level), V::LoadInt(channels.nearest + c)),
+                     V::And(V::Truncate(level), V::LoadInt(channels.lower + c)));
+  }
+}
+
 /// 4·kLanes channels from c on. Bits come in from the last token to the first: each moves the later ones up.
-template <class V, uint32_t kPlanes>
+template <class V, uint32_t kPlanes, KeyRules kRules>
 void EncodeKeyChannels(const PackTask& task, const PackChannels& channels, uint32_t c, PlaneBytes& planes) {
   using B = typename V::B;
   const auto ones = V::SetInt(0x01010101);
@@ -131,24 +167,26 @@ void EncodeKeyChannels(const PackTask& task, const PackChannels& channels, uint3
     }
     for (uint32_t t = byte * 8 + 8; t-- > byte * 8;) {
       const Half* row = task.keys + t * task.stride;
+      for (uint32_t i = 0; i < 4 * V::kLanes; i += 32) {
+        Prefetch(task.values + t * task.stride + c + i);  // they are next
+      }
       typename V::I codes[4];
       KVANT_UNROLL
       for (uint32_t k = 0; k < 4; ++k) {
         const uint32_t at = c + k * V::kLanes;
         codes[k] = V::SetInt(0);
         if (at < task.head_dim) {
-          const auto level = V::Mul(V::Sub(V::LoadHalf(row + at), V::Load(channels.zero + at)),
-                                    V::Load(channels.inverse + at));
-          const auto cut = Clamp<V>(V::Add(level, V::Load(channels.half + at)), V::Load(channels.last + at));
-          codes[k] = V::AddInt(V::And(V::Round(cut), V::LoadInt(channels.nearest + at)),
-                               V::And(V::Truncate(cut), V::LoadInt(channels.lower + at)));
+          codes[k] = KeyCodes<V, kRules>(channels, at, row + at);
         }
       }
-      const B code = V::Narrow(codes[0], codes[1], codes[2], codes[3]);
-      bits[0] = V::AddInt(V::AddInt(bits[0], bits[0]), V::And(code, ones));
-      if constexpr (kPlanes > 1) bits[1] = V::AddInt(V::AddInt(bits[1], bits[1]), V::And(V::template ShiftRight16<1>(code), ones));
-      if constexpr (kPlanes > 2) bits[2] = V::AddInt(V::AddInt(bits[2], bits[2]), V::And(V::template ShiftRight16<2>(code), ones));
-      if constexpr (kPlanes > 3) bits[3] = V::AddInt(V::AddInt(bits[3], bits[3]), V::And(V::template ShiftRight16<3>(code), ones));
+      const B code = V::NarrowUnsigned(codes[0], codes[1], codes[2], codes[3]);
+      const auto add = [&](uint32_t plane, B bit) {
+        bits[plane] = V::AddInt(V::AddInt(bits[plane], bits[plane]), V::And(bit, ones));
+      };
+      add(0, code);
+      if constexpr (kPlanes > 1) add(1, V::template ShiftRight16<1>(code));
+      if constexpr (kPlanes > 2) add(2, V::template ShiftRight16<2>(code));
+      if constexpr (kPlanes > 3) add(3, V::template ShiftRight16<3>(code));
     }
     KVANT_UNROLL
     for (uint32_t j = 0; j < kPlanes; ++j) {
@@ -213,11 +251,16 @@ void PackKeys(const PackTask& task) {
   FitKeys<V>(task, channels);
   alignas(64) PlaneBytes planes;
   const uint32_t num_planes = task.widths[0];
-  for (uint32_t c = 0; c < task.head_dim; c += 4 * V::kLanes) {
-    WithCount<kMaxKeyBits>(num_planes, [&](auto count) {
-      EncodeKeyChannels<V, decltype(count)::value>(task, channels, c, planes);
-    });
-  }
+  const bool one_bit = task.widths[task.head_dim - 1] == 1;
+  WithCount<kMaxKeyBits>(num_planes, [&](auto count) {
+    constexpr uint32_t kPlanes = decltype(count)::value;
+    const auto encode = task.mid_rise_keys || num_planes == 1 ? EncodeKeyChannels<V, kPlanes, KeyRules::kMidRise>
+                        : one_bit                             ? EncodeKeyChannels<V, kPlanes, KeyRules::kBoth>
+                                                              : EncodeKeyChannels<V, kPlanes, KeyRules::kMinMax>;
+    for (uint32_t c = 0; c < task.head_dim; c += 4 * V::kLanes) {
+      encode(task, channels, c, planes);
+    }
+  });
   StorePlanes(task, num_planes, planes);
 }
 
@@ -268,17 +311,16 @@ void StoreCodes(const uint8_t* codes, std::byte* dst) {
 }
 
 /// Codes of all tokens, given zeros and reciprocals of their groups.
-template <class V, uint32_t kBits>
+template <class V, uint32_t kBits, bool kMidRise, bool kOneGroup>
 void EncodeValues(const PackTask& task, const float* zeros, const float* inverses) {
   const auto last = V::Set(static_cast<float>((1U << kBits) - 1));
-  const auto half = V::Set(task.mid_rise_values ? 0.5F : 0.0F);
+  const uint32_t groups = kOneGroup ? 1 : task.head_dim / task.value_group;
   alignas(64) uint8_t codes[codec::kMaxHeadDim];
   std::byte* dst = task.page + task.value_codes;
-  for (uint32_t t = 0; t < task.page_tokens; ++t) {
+  for (uint32_t t = 0; t < task.page_tokens; ++t, zeros += groups, inverses += groups) {
     const Half* row = task.values + t * task.stride;
-    const uint32_t groups = task.head_dim / task.value_group;
-    const float* zero = zeros + t * groups;
-    const float* inverse = inverses + t * groups;
+    auto zero = V::Set(zeros[0]);
+    auto inverse = V::Set(inverses[0]);
     for (uint32_t c = 0; c < task.head_dim; c += 4 * V::kLanes) {
       typename V::I code[4];
       KVANT_UNROLL
@@ -286,11 +328,12 @@ void EncodeValues(const PackTask& task, const float* zeros, const float* inverse
         const uint32_t at = c + k * V::kLanes;
         code[k] = V::SetInt(0);
         if (at < task.head_dim) {
-          const uint32_t group = groups == 1 ? 0 : at / task.value_group;
-          const auto level =
-              V::Mul(V::Sub(V::LoadHalf(row + at), V::Set(zero[group])), V::Set(inverse[group]));
-          const auto cut = Clamp<V>(V::Add(level, half), last);
-          code[k] = task.mid_rise_values ? V::Truncate(cut) : V::Round(cut);
+          if constexpr (!kOneGroup) {
+            zero = V::Set(zeros[at / task.value_group]);
+            inverse = V::Set(inverses[at / task.value_group]);
+          }
+          const auto level = V::Mul(V::Sub(V::LoadHalf(row + at), zero), inverse);
+          code[k] = kMidRise ? V::Truncate(V::Min(V::Add(level, V::Set(0.5F)), last)) : V::Round(V::Min(level, last));
         }
       }
       V::StoreBytes(codes + c, V::NarrowUnsigned(code[0], code[1], code[2], code[3]));
@@ -299,6 +342,17 @@ void EncodeValues(const PackTask& task, const float* zeros, const float* inverse
       StoreCodes<kBits>(codes + c, dst);
     }
   }
+}
+
+template <class V, uint32_t kBits>
+void EncodeValuesOf(const PackTask& task, const float* zeros, const float* inverses) {
+  const bool one_group = task.value_group == task.head_dim;
+  if (task.mid_rise_values) {
+    return one_group ? EncodeValues<V, kBits, true, true>(task, zeros, inverses)
+                     : EncodeValues<V, kBits, true, false>(task, zeros, inverses);
+  }
+  return one_group ? EncodeValues<V, kBits, false, true>(task, zeros, inverses)
+                   : EncodeValues<V, kBits, false, false>(task, zeros, inverses);
 }
 
 template <class V>
@@ -319,10 +373,10 @@ void PackValues(const PackTask& task) {
     V::Store(highs + i, fitted.inverse);
   }
   switch (task.value_bits) {
-    case 2: return EncodeValues<V, 2>(task, lows, highs);
-    case 3: return EncodeValues<V, 3>(task, lows, highs);
-    case 4: return EncodeValues<V, 4>(task, lows, highs);
-    default: return EncodeValues<V, 8>(task, lows, highs);
+    case 2: return EncodeValuesOf<V, 2>(task, lows, highs);
+    case 3: return EncodeValuesOf<V, 3>(task, lows, highs);
+    case 4: return EncodeValuesOf<V, 4>(task, lows, highs);
+    default: return EncodeValuesOf<V, 8>(task, lows, highs);
   }
 }
 
