@@ -2,9 +2,11 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/context_rule.h"
+#include "cli/frame_saver.h"
 #include "cli/generate_flags.h"
 #include "cli/generate_report.h"
 #include "cli/interrupt.h"
@@ -94,27 +96,34 @@ Result<std::unique_ptr<transport::Endpoint>> ConnectToWorker(const GenerateFlags
   return endpoint;
 }
 
+std::optional<double> TtftTarget(const GenerateFlags& flags) {
+  return flags.ttft_target_ms > 0 ? std::optional<double>(flags.ttft_target_ms) : std::nullopt;
+}
+
 Result<engine::GenerateReport> GenerateAtWorker(Opened& opened, const std::vector<int32_t>& tokens, const KvPlan& plan,
-                                                const GenerateFlags& flags, Console& console) {
+                                                const GenerateFlags& flags, FrameSaver& saver, Console& console) {
   const auto endpoint = ConnectToWorker(flags, console);
   if (!endpoint.ok()) {
     return endpoint.status().WithContext("--decode-worker");
   }
   CatchInterrupts();
-  return engine::GenerateRemote(*opened.main.engine, *opened.tokenizer, tokens, **endpoint,
-                                {*plan.wire, TimeoutsOf(flags.remote)}, flags.options, Callbacks(console));
+  transport::TapEndpoint tapped(endpoint->get(), saver.tap());
+  return engine::GenerateRemote(*opened.main.engine, *opened.tokenizer, tokens, saver.saves() ? tapped : **endpoint,
+                                {*plan.wire, TimeoutsOf(flags.remote), TtftTarget(flags)}, flags.options,
+                                Callbacks(console));
 }
 
 Result<engine::GenerateReport> Generate(Opened& opened, const std::vector<int32_t>& tokens, const KvPlan& plan,
-                                        const GenerateFlags& flags, Console& console) {
+                                        const GenerateFlags& flags, FrameSaver& saver, Console& console) {
   if (!flags.decode_worker.empty()) {
-    return GenerateAtWorker(opened, tokens, plan, flags, console);
+    return GenerateAtWorker(opened, tokens, plan, flags, saver, console);
   }
   CatchInterrupts();
   const engine::GenerateCallbacks callbacks = Callbacks(console);
   if (plan.wire) {
     return engine::GenerateDisaggregated(*opened.main.engine, *opened.decode.engine, *opened.tokenizer, tokens,
-                                         {*plan.wire, flags.link_gbps}, flags.options, callbacks);
+                                         {*plan.wire, flags.link_gbps, TtftTarget(flags), saver.tap()}, flags.options,
+                                         callbacks);
   }
   return engine::GenerateLocal(*opened.main.engine, *opened.tokenizer, tokens, plan.kv, flags.options, callbacks);
 }
@@ -129,10 +138,12 @@ Status RunGenerate(GenerateFlags flags, Console& console) {
     }
   }
   KVANT_RETURN_IF_ERROR(engine::CheckSampling(flags.options.sampling));
+  KVANT_ASSIGN_OR_RETURN(FrameSaver saver, FrameSaver::Create(flags.save_frames));
   KVANT_ASSIGN_OR_RETURN(Opened opened, Open(flags, console));
   KVANT_RETURN_IF_ERROR(CheckContext(flags.options.context, 0, opened.main.model->params(), console));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, Tokenize(*opened.tokenizer, prompt, flags.raw));
-  KVANT_ASSIGN_OR_RETURN(const engine::GenerateReport report, Generate(opened, tokens, plan, flags, console));
+  KVANT_ASSIGN_OR_RETURN(const engine::GenerateReport report, Generate(opened, tokens, plan, flags, saver, console));
+  KVANT_RETURN_IF_ERROR(saver.Close());
   const GenerateContext context{opened.main.model->path(), flags.engine.isa, flags.engine.threads, plan,
                                 flags.link_gbps};
   console.PrintText("\n");

@@ -67,6 +67,12 @@ void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--link-gbps", flags.link_gbps,
             "Rate of the transport in 10^9 bits a second, from 0.0001; 0 is no limit")
       ->check(CheckLinkGbps);
+  AddOption(command, "--ttft-target", flags.ttft_target_ms,
+            "Milliseconds to the first token: the budget of each layer that is sent is chosen for it, by the measured "
+            "rate of the line; the B of --wire spectrum:b=B is that of the first layer. 0 is no target")
+      ->check(InRange(uint32_t{0}, uint32_t{86'400'000}));
+  AddOption(command, "--save-frames", flags.save_frames,
+            "File for the frames of the prompt as they are sent, to be read by inspect");
 }
 
 void AddSamplingFlags(CLI::App& command, engine::SamplingParams& sampling) {
@@ -78,6 +84,15 @@ void AddSamplingFlags(CLI::App& command, engine::SamplingParams& sampling) {
   AddOption(command, "--repeat-penalty", sampling.repeat_penalty,
             "Divide the logits of recent tokens by this; 1 is off");
   AddOption(command, "--seed", sampling.seed, "Seed of the random choice");
+}
+
+// The flag that asks for something to be sent, if there is one.
+const char* FlagOfSending(const GenerateFlags& flags) {
+  return !flags.wire.empty()         ? "--wire"
+         : flags.link_gbps != 0      ? "--link-gbps"
+         : flags.ttft_target_ms != 0 ? "--ttft-target"
+         : !flags.save_frames.empty() ? "--save-frames"
+                                      : nullptr;
 }
 
 }  // namespace
@@ -100,10 +115,9 @@ Result<KvPlan> PlanKv(const GenerateFlags& flags) {
     return Status(StatusCode::kInvalidArgument, "--disaggregated and --decode-worker: give one of them");
   }
   if (!flags.disaggregated && flags.decode_worker.empty()) {
-    if (!flags.wire.empty() || flags.link_gbps != 0) {
+    if (const char* flag = FlagOfSending(flags); flag != nullptr) {
       return Status(StatusCode::kInvalidArgument,
-                    fmt::format("{}: nothing is sent without --disaggregated or --decode-worker",
-                                flags.wire.empty() ? "--link-gbps" : "--wire"));
+                    fmt::format("{}: nothing is sent without --disaggregated or --decode-worker", flag));
     }
     if (flags.kv == kAsReceived) {
       return Status(StatusCode::kInvalidArgument,
@@ -113,6 +127,11 @@ Result<KvPlan> PlanKv(const GenerateFlags& flags) {
     return KvPlan{kv, std::nullopt};
   }
   KVANT_ASSIGN_OR_RETURN(const codec::Precision wire, Parse("--wire", flags.wire));
+  if (flags.ttft_target_ms > 0 && (!wire.spectrum || codec::IsSelection(wire.spectrum->rule))) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("--ttft-target: --wire {} has no budget to choose; give spectrum:b=B",
+                              codec::PrecisionWord(wire)));
+  }
   if (!flags.kv.empty() && flags.kv != kAsReceived) {
     KVANT_ASSIGN_OR_RETURN(const codec::Precision kv, Parse("--kv", flags.kv));
     if (kv != wire) {

@@ -22,6 +22,8 @@ struct GenerateFlags {
   std::string decode_worker;  ///< empty: decode in this process
   RemoteFlags remote;
   double link_gbps = 0;
+  uint32_t ttft_target_ms = 0;  ///< 0: none
+  std::string save_frames;      ///< file for what is sent; empty: none
   std::string grammar_file;
   engine::GenerateOptions options;
 };

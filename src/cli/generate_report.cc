@@ -36,6 +36,36 @@ std::string Milliseconds(const std::optional<double>& mean) {
   return mean ? fmt::format("{:.1f} ms a token", *mean) : "-";
 }
 
+Json Maybe(const std::optional<double>& number) { return number ? Json(*number) : Json(nullptr); }
+
+// What a spectrum cost on the way, chosen by the user or for a time to the first token.
+Json BudgetOf(const GenerateReport& report, const GenerateContext& context) {
+  const auto& spectrum = SpectrumOf(context);
+  return report.pacing ? Maybe(report.pacing->budget) : spectrum ? Json(spectrum->budget) : Json(nullptr);
+}
+
+void AddPacing(const GenerateReport& report, Json* json) {
+  const engine::PacingReport pacing = report.pacing.value_or(engine::PacingReport{});
+  (*json)["ttft_target_ms"] = report.pacing ? Json(pacing.target_ms) : Json(nullptr);
+  (*json)["ttft_target_met"] = report.pacing ? Json(report.ttft_ms <= pacing.target_ms) : Json(nullptr);
+  (*json)["ttft_lowest_ms"] = Maybe(pacing.lowest_ttft_ms);
+  (*json)["budget_lowest"] = Maybe(pacing.lowest_budget);
+  (*json)["budget_highest"] = Maybe(pacing.highest_budget);
+}
+
+// How the time to the first token came out, and what the lowest budget would have done.
+std::vector<std::string> PacingRow(const GenerateReport& report) {
+  const engine::PacingReport& pacing = *report.pacing;
+  const double late = report.ttft_ms - pacing.target_ms;
+  const bool reachable = !pacing.lowest_ttft_ms || *pacing.lowest_ttft_ms <= pacing.target_ms;
+  return {"target", fmt::format("{:.0f} ms", pacing.target_ms),
+          late <= 0 ? "met" : fmt::format("missed by {:.0f} ms", late),
+          late <= 0    ? fmt::format("b={:.2f}", pacing.budget.value_or(1))
+          : reachable  ? fmt::format("b={:.2f}; the lowest: {:.0f} ms", pacing.budget.value_or(1),
+                                     pacing.lowest_ttft_ms.value_or(report.ttft_ms))
+                       : fmt::format("out of reach: {:.0f} ms at the lowest budget", *pacing.lowest_ttft_ms)};
+}
+
 std::string Share(uint64_t bytes, uint64_t fp16_bytes) {
   return fp16_bytes == 0 ? ""
                          : fmt::format("{:.3f} of fp16", static_cast<double>(bytes) / static_cast<double>(fp16_bytes));
@@ -45,7 +75,7 @@ std::string Share(uint64_t bytes, uint64_t fp16_bytes) {
 
 Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
   const bool sent = context.plan.wire.has_value();
-  return {{"text", report.text},
+  Json json = {{"text", report.text},
           {"finish_reason", engine::FinishReasonName(report.finish_reason)},
           {"prompt_tokens", report.prompt_tokens},
           {"completion_tokens", report.completion_tokens},
@@ -75,6 +105,10 @@ Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
           {"model", context.model},
           {"isa", context.isa},
           {"threads", context.threads}};
+  json["budget"] = BudgetOf(report, context);
+  json["link_gbps_measured"] = report.line_gbps > 0 ? Json(report.line_gbps) : Json(nullptr);
+  AddPacing(report, &json);
+  return json;
 }
 
 std::string ReportTable(const GenerateReport& report, const GenerateContext& context) {
@@ -94,6 +128,12 @@ std::string ReportTable(const GenerateReport& report, const GenerateContext& con
                     fmt::format("{} at fp16", report.wire_tokens_exact)});
     if (report.upgrade_bytes > 0) {
       rows.push_back({"upgrades", "missing planes", FormatBytes(report.upgrade_bytes), "during the answer"});
+    }
+    if (report.pacing) {
+      rows.push_back(PacingRow(report));
+    }
+    if (report.line_gbps > 0) {
+      rows.push_back({"line", "as measured", fmt::format("{:.3g} Gbit/s", report.line_gbps)});
     }
     rows.push_back({"transfer", context.link_gbps > 0 ? fmt::format("{} Gbit/s", context.link_gbps) : "no rate limit",
                     fmt::format("{:.0f} ms", report.transfer_ms), "after prefill"});

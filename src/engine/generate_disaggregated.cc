@@ -34,8 +34,11 @@ Result<GenerateReport> GenerateDisaggregated(Engine& prefill, Engine& decode, co
                            .progress = callbacks.transfer};
   Status served;
   std::thread worker([&] { served = ServeSession(decode, tokenizer, *pair.second, serve).status(); });
+  transport::TapEndpoint tapped(pair.first.get(), link.sent);
+  transport::Endpoint& sending = link.sent ? tapped : *pair.first;
   Result<GenerateReport> report =
-      GenerateRemote(prefill, tokenizer, prompt, *pair.first, {.wire = link.wire}, options, callbacks);
+      GenerateRemote(prefill, tokenizer, prompt, sending, {.wire = link.wire, .ttft_target_ms = link.ttft_target_ms},
+                     options, callbacks);
   pair.first->Close();
   worker.join();
   return report.ok() ? std::move(report) : Result<GenerateReport>(Reason(report.status(), served, callbacks));

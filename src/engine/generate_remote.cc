@@ -90,7 +90,7 @@ Result<GenerateReport> GenerateRemote(Engine& prefill, const Tokenizer& tokenize
   const Clock::time_point begin = Clock::now();
   KVANT_ASSIGN_OR_RETURN(const uint32_t limit, AnswerLimit(prefill.model().params(), prompt.size(), options));
   PrefillJob job{&prefill, &tokenizer, prompt, remote.wire, static_cast<uint32_t>(prompt.size()) + limit,
-                 &options, &callbacks};
+                 &options, &callbacks, remote.ttft_target_ms};
   transfer::Sender sender(&endpoint, {.session = kSession, .timeouts = remote.timeouts});
   {
     const CancelWatch watch(callbacks.cancelled, [&] { sender.Cancel(); });
@@ -114,6 +114,7 @@ Result<GenerateReport> GenerateRemote(Engine& prefill, const Tokenizer& tokenize
     return Cancelled();
   }
   KVANT_RETURN_IF_ERROR(taken.WithContext("decode worker"));
+  DescribeLine(job, sender, &report);
   endpoint.Close();
   return report;
 }

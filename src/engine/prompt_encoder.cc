@@ -69,7 +69,8 @@ Status PromptEncoder::TakeWithTiers(uint32_t layer, cache::LayerCache& cache,
                                     const std::vector<std::vector<float>>& importance) {
   const Choice choice(cache, tail_);
   const policy::TierRequest request{cache.shape().num_kv_heads, choice.first_position, choice.num_tokens, importance};
-  KVANT_ASSIGN_OR_RETURN(const codec::TierMap tiers, policy::MakeTierMap(*precision_.spectrum, request));
+  KVANT_ASSIGN_OR_RETURN(const codec::Spectrum spectrum, SpectrumOf(layer, cache));
+  KVANT_ASSIGN_OR_RETURN(const codec::TierMap tiers, policy::MakeTierMap(spectrum, request));
   return Take(layer, cache, &tiers);
 }
 

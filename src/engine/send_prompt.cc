@@ -1,5 +1,6 @@
 #include "engine/send_prompt.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace {
 // Sends a layer when the prompt has passed it, and frees it, unless a store keeps it.
 class SendLayers : public PromptEncoder {
  public:
-  SendLayers(transfer::Sender* sender, const codec::Precision& precision, ThreadPool* pool, ColdStore* store)
-      : PromptEncoder(precision, codec::PromptTail::kEncodeAll, pool), sender_(sender), store_(store) {}
+  SendLayers(transfer::Sender* sender, const codec::Precision& precision, ThreadPool* pool, ColdStore* store,
+             LinkPacer* pacer)
+      : PromptEncoder(precision, codec::PromptTail::kEncodeAll, pool), sender_(sender), store_(store), pacer_(pacer) {}
 
  protected:
   Status Take(uint32_t layer, cache::LayerCache& cache, const codec::TierMap* tiers) override {
@@ -23,15 +25,45 @@ class SendLayers : public PromptEncoder {
     } else {
       store_->Keep(layer, *tiers);
     }
+    if (pacer_ != nullptr) {
+      pacer_->LayerSent();
+    }
     return OkStatus();
+  }
+  Result<codec::Spectrum> SpectrumOf(uint32_t layer, const cache::LayerCache& cache) override {
+    return pacer_ == nullptr ? PromptEncoder::SpectrumOf(layer, cache) : pacer_->SpectrumFor(layer, cache, tail_);
   }
 
  private:
   transfer::Sender* sender_;
   ColdStore* store_;
+  LinkPacer* pacer_;
 };
 
+// How many tokens of the prompt each layer holds for later queries.
+std::vector<uint32_t> ReachOf(const ModelParams& params, uint32_t num_tokens) {
+  std::vector<uint32_t> reach;
+  for (const uint32_t window : params.windows) {
+    reach.push_back(window == 0 ? num_tokens : std::min(window, num_tokens));
+  }
+  return reach;
+}
+
+Status MakePacer(PrefillJob& job, transfer::Sender& sender) {
+  if (!job.ttft_target_ms) {
+    return OkStatus();
+  }
+  if (!job.wire.spectrum) {
+    return {StatusCode::kInvalidArgument,
+            "a time to the first token is kept by a spectrum's budget; " + codec::PrecisionWord(job.wire) + " has none"};
+  }
+  job.pacer = std::make_unique<LinkPacer>(&sender, *job.wire.spectrum, job.begin, *job.ttft_target_ms,
+                                          ReachOf(job.engine->model().params(), static_cast<uint32_t>(job.prompt.size())));
+  return job.pacer->Check();
+}
+
 Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
+  KVANT_RETURN_IF_ERROR(MakePacer(job, sender));
   const ModelParams& params = job.engine->model().params();
   KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
                          Sampler::Create(*job.tokenizer, job.options->sampling));
@@ -45,7 +77,7 @@ Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
   if (job.wire.spectrum && job.wire.spectrum->refine) {
     job.cold_store = std::make_unique<ColdStore>(std::move(sequence), *job.wire.spectrum);
   }
-  SendLayers consumer(&sender, job.wire, &job.engine->backend().pool(), job.cold_store.get());
+  SendLayers consumer(&sender, job.wire, &job.engine->backend().pool(), job.cold_store.get(), job.pacer.get());
   PrefillOptions prefill;
   prefill.cancelled = job.callbacks->cancelled;
   if (job.callbacks->prefill) {
@@ -69,6 +101,13 @@ void RunPrefill(PrefillJob& job, transfer::Sender& sender) {
   job.status = SendPrompt(job, sender);
   if (!job.status.ok()) {
     sender.Abort(job.status);
+  }
+}
+
+void DescribeLine(const PrefillJob& job, const transfer::Sender& sender, GenerateReport* report) {
+  report->line_gbps = sender.report().line.mean_gbps();
+  if (job.pacer) {
+    report->pacing = job.pacer->Report(report->ttft_ms, report->prefill_ms);
   }
 }
 

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <span>
-
 #include <memory>
+#include <optional>
+#include <span>
 
 #include "engine/answer.h"
 #include "engine/cold_store.h"
+#include "engine/link_pacer.h"
 #include "kvant/transfer/sender.h"
 
 namespace kvant::engine {
@@ -19,7 +20,10 @@ struct PrefillJob {
   uint32_t context_tokens;
   const GenerateOptions* options;
   const GenerateCallbacks* callbacks;
+  std::optional<double> ttft_target_ms{};
+  Clock::time_point begin = Clock::now();
   Clock::time_point prefilled{};
+  std::unique_ptr<LinkPacer> pacer{};
   Status status;
   /// Of the prompt's pages; outlives the store.
   std::unique_ptr<cache::MemoryAccount> account;
@@ -30,5 +34,8 @@ struct PrefillJob {
 /// The prefill side of a session: handshake, prompt, transfer; the layers leave while later ones are computed.
 /// Ensures  job.status says how it went; an error has ended the session
 void RunPrefill(PrefillJob& job, transfer::Sender& sender);
+
+/// What the line carried, and how the time to the first token was kept. Requires report->ttft_ms and prefill_ms
+void DescribeLine(const PrefillJob& job, const transfer::Sender& sender, GenerateReport* report);
 
 }  // namespace kvant::engine

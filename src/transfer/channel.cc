@@ -70,6 +70,28 @@ Status Channel::Drain() {
   return OkStatus();
 }
 
+Result<LineState> Channel::MeasureLine() {
+  while (const auto completion = endpoint_->Poll()) {
+    KVANT_RETURN_IF_ERROR(Take(*completion));
+  }
+  LineState state{report_.line.bytes_per_second(), in_flight_bytes_};
+  if (in_flight_.empty()) {
+    return state;
+  }
+  // The oldest one is still under way: some of it has gone already, and the line cannot be faster than that.
+  const Posted& oldest = in_flight_.begin()->second;
+  const std::chrono::duration<double> busy = transport::Clock::now() - std::max(oldest.when, report_.line.free_since());
+  const double at_most = static_cast<double>(oldest.num_bytes) / std::max(busy.count(), 1e-9);
+  if (state.bytes_per_second > 0) {
+    state.bytes_per_second = std::min(state.bytes_per_second, at_most);
+    const auto gone = static_cast<uint64_t>(state.bytes_per_second * std::max(busy.count(), 0.0));
+    state.queued_bytes -= std::min(gone, oldest.num_bytes);
+  } else {
+    state.bytes_per_second = at_most;
+  }
+  return state;
+}
+
 Status Channel::CollectOne(Deadline deadline) {
   KVANT_ASSIGN_OR_RETURN(const transport::Completion completion,
                          Interruptible(deadline, [&](Deadline slice) { return endpoint_->Wait(slice); }));
@@ -87,6 +109,9 @@ Status Channel::Take(const transport::Completion& completion) {
   if (completion.status.ok()) {
     report_.sent.Add(posted.type, posted.num_bytes);
     report_.last_message = completion.finished;
+    if (posted.type == wire::FrameType::kLayer) {
+      report_.line.Add(completion);
+    }
   }
   return completion.status.WithContext(Named(posted.type));
 }

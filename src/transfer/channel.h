@@ -45,6 +45,8 @@ class Channel {
   Status Send(wire::FrameType type, Result<Buffer> frame);
   /// Wait until all that was posted is delivered.
   Status Drain();
+  /// What is known of the line now. Errors  of a message that was not delivered
+  Result<LineState> MeasureLine();
 
   /// The next frame, opened, of this session and of the type that is due.
   /// Errors  what the peer reports; kCancelled; kTimeout; kTransportClosed; those of OpenFrame; kCorruption
@@ -71,6 +73,7 @@ class Channel {
   struct Posted {
     wire::FrameType type;
     uint64_t num_bytes;
+    transport::Clock::time_point when = transport::Clock::now();
   };
 
   template <typename Call>

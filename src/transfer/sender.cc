@@ -135,6 +135,15 @@ Status Sender::Finish(const wire::Finish& finish) {
   return session_->Run(Session::State::kOpen, [&] { return session_->Finish(finish); });
 }
 
+Result<LineState> Sender::MeasureLine() {
+  LineState line;
+  KVANT_RETURN_IF_ERROR(session_->Run(Session::State::kOpen, [&]() -> Status {
+    KVANT_ASSIGN_OR_RETURN(line, session_->channel.MeasureLine());
+    return OkStatus();
+  }));
+  return line;
+}
+
 void Sender::Abort(const Status& why) {
   if (session_->state == Session::State::kNew || session_->state == Session::State::kOpen) {
     static_cast<void>(session_->End(why));

@@ -12,6 +12,7 @@
 #include "kvant/engine/engine.h"
 #include "kvant/engine/sampler.h"
 #include "kvant/engine/tokenizer.h"
+#include "kvant/transport/tap.h"
 
 namespace kvant::engine {
 
@@ -42,6 +43,17 @@ struct TierTokens {
   double dropped = 0;
 };
 
+/// How a time to the first token was kept (DisaggregatedOptions::ttft_target_ms). The budgets are nothing where no token
+/// was encoded: the prompt was too short.
+struct PacingReport {
+  double target_ms = 0;
+  std::optional<double> budget{};  ///< a mean over the layers
+  std::optional<double> lowest_budget{};
+  std::optional<double> highest_budget{};
+  /// The time to the first token that the lowest budget in every layer would have had, by the line as it was measured.
+  std::optional<double> lowest_ttft_ms{};
+};
+
 /// What a generation took. The *_fp16 twins of bytes count the same tokens at fp16.
 struct GenerateReport {
   std::string text;
@@ -60,6 +72,8 @@ struct GenerateReport {
   uint64_t upgrade_bytes = 0;  ///< planes that raised tokens while the answer was decoded, beyond wire_bytes
   uint32_t wire_tokens_encoded = 0;  ///< prompt tokens sent at the precision of the wire
   uint32_t wire_tokens_exact = 0;    ///< prompt tokens sent at fp16: sinks, and all of a prompt too short for a map
+  double line_gbps = 0;              ///< 10^9 bits a second that the line carried while it had layers to carry
+  std::optional<PacingReport> pacing{};
   codec::BitsPerElement bits;        ///< of the cache at the end
   TierTokens tiers;
 };
@@ -76,6 +90,9 @@ Result<GenerateReport> GenerateLocal(Engine& engine, const Tokenizer& tokenizer,
 struct DisaggregatedOptions {
   codec::Precision wire;
   double link_gbps = 0;  ///< 0: as fast as memory
+  /// Choose the budget of each layer so that the first token is there by then. Requires a spectrum that drops no tokens
+  std::optional<double> ttft_target_ms{};
+  transport::Tap sent{};  ///< shown what the prefill side sends; may be empty
 };
 
 /// Prompt in one engine, decode in another; between them only a transport. The layers cross while later ones compute,

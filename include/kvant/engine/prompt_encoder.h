@@ -24,6 +24,8 @@ class PromptEncoder : public LayerConsumer {
  protected:
   /// Do with the layer what is to be done. `tiers` is null where the precision is no spectrum, or nothing is due.
   virtual Status Take(uint32_t layer, cache::LayerCache& cache, const codec::TierMap* tiers) = 0;
+  /// The precision's spectrum, with the budget of this layer.
+  virtual Result<codec::Spectrum> SpectrumOf(uint32_t, const cache::LayerCache&) { return *precision_.spectrum; }
 
   const codec::Precision precision_;
   const codec::PromptTail tail_;

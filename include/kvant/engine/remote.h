@@ -14,6 +14,7 @@ namespace kvant::engine {
 struct RemoteOptions {
   codec::Precision wire;
   transfer::Timeouts timeouts;
+  std::optional<double> ttft_target_ms{};  ///< as DisaggregatedOptions has it
 };
 
 /// Prompt here, decode at the other end of `endpoint`, where ServeSession runs. The layers cross while later ones

@@ -54,6 +54,10 @@ class Sender {
   ///         counted other bytes; as SendLayer
   Status Finish(const wire::Finish& finish);
 
+  /// What is known of the line while layers are on it, at once.
+  /// Errors  as SendLayer
+  Result<LineState> MeasureLine();
+
   /// End the session because of an error of the caller's own, which the peer is told.
   void Abort(const Status& why);
 

@@ -504,6 +504,46 @@ class ContractTest(unittest.TestCase):
                     and frame["checksum"]["stored"] == frame["checksum"]["computed"]]
         self.assertGreater(len(resealed), 20, "no error behind a right checksum")
 
+    def test_frames_are_saved_as_they_are_sent(self):
+        path = self.dir / "sent.frames"
+        report = self.generate("--disaggregated", "--wire", "spectrum:b=0.4", "--save-frames", str(path))
+        found = self.inspect(path)["files"][0]
+        frames = found["frames"]
+        self.assertEqual((found["errors"], [frame["type"] for frame in frames]),
+                         ([], ["hello", "layer", "layer", "finish", "answer request"]))
+        self.assertEqual(frames[0]["content"]["prompt_tokens"], report["prompt_tokens"])
+        encoded = frames[1]["content"]["tokens"]["encoded"]
+        self.assertEqual(encoded, report["wire_tokens_encoded"])
+        self.assertEqual(sum(frames[1]["content"]["tiers"].values()), encoded)
+        self.assertLess(path.stat().st_size, report["wire_bytes"], "replies go the other way")
+        path.write_bytes(path.read_bytes()[:3000])
+        self.assertIn("out_of_range", [error["code"] for frame in self.inspect(path, status=1)["files"][0]["frames"]
+                                       for error in frame["errors"]])
+        tiny = ["generate", "-m", self.tiny, "-p", PROMPT, "--save-frames"]
+        self.refused([*tiny, str(self.dir), "--disaggregated"], 1, "--save-frames", "cannot be written")
+        self.refused([*tiny, "/dev/full", "--disaggregated", "--wire", "fp16"], 1, "--save-frames", "cannot be written")
+        self.refused([*tiny, str(path)], 2, "--save-frames", "--disaggregated")
+
+    def test_a_target_for_the_first_token_chooses_the_budget_and_is_reported(self):
+        sent = ("--disaggregated", "--wire", "spectrum:b=0.5", "--link-gbps", "0.005")
+        report = self.generate(*sent, "--ttft-target", "1")
+        self.assertEqual((report["ttft_target_ms"], report["ttft_target_met"], report["budget_lowest"]), (1, False, 0.25))
+        self.assertGreater(report["ttft_lowest_ms"], 1)
+        self.assertAlmostEqual(report["link_gbps_measured"], 0.005, delta=0.002)
+        loose = self.generate(*sent, "--ttft-target", "60000")
+        self.assertEqual((loose["ttft_target_met"], loose["budget_highest"]), (True, 1))
+        self.assertLess(report["wire_bytes"], loose["wire_bytes"])
+        plain = self.generate(*sent)
+        self.assertEqual((plain["budget"], plain["ttft_target_ms"], plain["ttft_lowest_ms"]), (0.5, None, None))
+        table = self.run_kvant("generate", "-m", self.tiny, "-p", PROMPT, "-n", "2", *sent, "--ttft-target",
+                               "1").stderr.decode()
+        self.assertRegex(table, r"target +1 ms +missed by \d+ ms +out of reach: \d+ ms at the lowest budget")
+        self.assertRegex(table, r"line +as measured +0\.00\d+ Gbit/s")
+        tiny = ["generate", "-m", self.tiny, "-p", PROMPT]
+        self.refused([*tiny, "--ttft-target", "100"], 2, "--ttft-target", "--disaggregated")
+        for word in ("int8", "sws:0.5"):
+            self.refused([*tiny, "--disaggregated", "--wire", word, "--ttft-target", "100"], 2, "--ttft-target", word)
+
     def reseal(self, content):
         """Give the first frame the checksum that inspect computes."""
         found = self.inspect_any(content)

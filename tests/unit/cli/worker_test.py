@@ -13,7 +13,7 @@ import time
 import unittest
 
 KVANT, FIXTURE = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
-TIMES = ("ttft_ms", "tpot_ms", "prefill_ms", "transfer_ms")
+TIMES = ("ttft_ms", "tpot_ms", "prefill_ms", "transfer_ms", "link_gbps_measured")
 PROMPT = "the quick brown fox jumps over the lazy dog and runs away " * 6
 TOKEN = "a secret that nobody guesses"
 POINTS = 20
