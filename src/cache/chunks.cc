@@ -39,6 +39,7 @@ uint32_t LayerCache::num_chunks_before(uint32_t tokens) const {
     // The first tokens of a spectrum may lie in any tier.
     chunks += ChunksOf(precision_.spectrum ? run.num_tokens() : std::min(run.num_tokens(), in_encoded));
   }
+  chunks += ChunksOf(std::min(pages_.num_tokens(), in_encoded));
   return std::max(chunks + ChunksOf(after_sinks - in_encoded), 1U);
 }
 
@@ -66,6 +67,12 @@ ChunkSlices LayerCache::Chunk(uint32_t kv_head, uint32_t chunk) const {
       add(TierSegment(tier, kv_head), index * kChunkTokens, run(tier).num_released());
       return result;
     }
+    index -= chunks;
+  }
+  if (const uint32_t chunks = ChunksOf(pages_.num_tokens()); index < chunks) {
+    add(PairSegment(kv_head), index * kChunkTokens, pages_.num_released());
+    return result;
+  } else {
     index -= chunks;
   }
   add(SegmentOf(residual_, kv_head, sinks_.num_tokens() + num_encoded()), index * kChunkTokens,

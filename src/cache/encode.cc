@@ -62,7 +62,8 @@ uint32_t LayerCache::num_unreachable_residual() const {
 }
 
 uint32_t LayerCache::num_skipped_due(codec::PromptTail tail) const {
-  return num_encoded() > 0 ? 0 : std::min(num_due(tail), num_unreachable_residual());
+  const uint32_t skipped = num_encoded() > 0 ? 0 : std::min(num_due(tail), num_unreachable_residual());
+  return precision_.pairs ? skipped / precision_.pairs->page_tokens * precision_.pairs->page_tokens : skipped;
 }
 
 // Of what is in reach, or of the last tokens where that is too little.
@@ -158,6 +159,11 @@ Status LayerCache::EncodeDue(codec::PromptTail tail, ThreadPool* pool, const cod
   const uint32_t skipped = num_skipped_due(tail);
   KVANT_CHECK(tiers == nullptr || (precision_.spectrum && tiers->counts.total() == count - skipped),
               "a tier a token that is due and in reach");
+  if (precision_.pairs) {
+    KVANT_RETURN_IF_ERROR(MoveToPages(skipped, count, pool));
+    FreeUnreachable();
+    return OkStatus();
+  }
   if (precision_.equalize && !equalization_) {
     equalization_ = MeasureEqualization(pool);
   }

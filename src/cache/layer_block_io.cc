@@ -113,25 +113,29 @@ Result<codec::TierMap> ReadTierIds(const codec::LayerBlockLayout& layout, std::s
 }  // namespace
 
 codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail, const codec::TierMap* tiers) const {
-  const codec::TokenSplit split =
-      codec::SkipFirst(codec::SplitPrompt(precision_, num_tokens(), tail), num_unreachable());
+  const codec::TokenSplit split = codec::SplitPrompt(precision_, num_tokens(), tail, window_);
   codec::LayerBlockLayout layout{shape_, precision_.codec, precision_.equalize && split.num_encoded > 0, split};
   if (precision_.spectrum) {
     layout.tiers = tiers == nullptr ? codec::TierCounts{} : tiers->counts;
     layout.progressive = precision_.is_progressive();
   }
+  layout.pairs = pair_format_;
   return layout;
 }
 
 void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std::byte> block, ThreadPool* pool,
                             const codec::TierMap* tiers) const {
   KVANT_CHECK(num_encoded() == 0, "only a layer that is still exact is written as a block");
-  KVANT_CHECK(layout.split.num_positions() == num_tokens() && layout.split.num_skipped == num_unreachable(),
+  KVANT_CHECK(layout.split.num_positions() == num_tokens() && layout.split.num_skipped <= num_unreachable(),
               "the layout was planned for this layer");
-  KVANT_CHECK(layout.counts().total() == layout.split.num_encoded, "the layout was planned with these tiers");
+  KVANT_CHECK(layout.pairs || layout.counts().total() == layout.split.num_encoded,
+              "the layout was planned with these tiers");
   if (layout.tiers) {
     const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped};
     std::memcpy(block.data(), counts, layout.counts_bytes());
+  }
+  if (layout.pairs) {
+    WritePairHeader(block);
   }
   std::optional<codec::Equalization> map;
   if (layout.equalized) {
@@ -148,12 +152,15 @@ void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::E
   const codec::LayerBlockHead<std::byte> head = codec::HeadOf(layout, block, kv_head);
   LoadRun(sinks_, kv_head, sinks_.num_tokens() - layout.split.num_sinks, layout.split.num_sinks,
           As<Half>(head.sink_keys).data(), As<Half>(head.sink_values).data());
-  const uint32_t skipped = num_unreachable_residual();
+  const uint32_t skipped = layout.split.num_skipped - std::min(layout.split.num_skipped, sinks_.num_tokens());
   const std::span<const codec::Tier> ids = tiers == nullptr ? std::span<const codec::Tier>() : tiers->OfHead(kv_head);
   if (!head.tier_ids.empty()) {
     codec::PackTierIds(ids, head.tier_ids);
   }
-  EncodeHead(map, ids, kv_head, skipped, layout.split.num_encoded,
+  if (layout.pairs) {
+    WritePages(kv_head, skipped, head.pages);
+  } else {
+    EncodeHead(map, ids, kv_head, skipped, layout.split.num_encoded,
              [&](codec::Tier tier, uint32_t first, uint32_t, const codec::ConstTokenRows& keys,
                  const codec::ConstTokenRows& values) {
                const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
@@ -161,6 +168,7 @@ void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::E
                CopyRows(keys, first, row_bytes, to.key_codes, to.key_scales, to.key_zeros);
                CopyRows(values, first, row_bytes, to.value_codes, to.value_scales, to.value_zeros);
              });
+  }
   LoadRun(residual_, kv_head, skipped + layout.split.num_encoded, layout.split.num_tail,
           As<Half>(head.tail_keys).data(), As<Half>(head.tail_values).data());
 }
@@ -171,7 +179,7 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
   }
   const bool same_shape = layout.shape == shape_ && layout.codec == precision_.codec;
   if (!same_shape || layout.tiers.has_value() != precision_.spectrum.has_value() ||
-      layout.progressive != precision_.is_progressive() ||
+      layout.progressive != precision_.is_progressive() || layout.pairs.has_value() != precision_.pairs.has_value() ||
       layout.split.num_sinks > precision_.num_sinks) {
     return {StatusCode::kMismatch, "a layer block of another shape, codec or number of sinks"};
   }
@@ -180,6 +188,9 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
   }
   if (layout.equalized) {
     KVANT_ASSIGN_OR_RETURN(equalization_, ReadMap(layout, block));
+  }
+  if (layout.pairs) {
+    KVANT_RETURN_IF_ERROR(AdoptPairHeader(layout, block));
   }
   codec::TierMap tiers;
   if (layout.tiers) {
@@ -210,8 +221,15 @@ Status LayerCache::ReserveSlots(const codec::LayerBlockLayout& layout) {
     }
   }
   KVANT_RETURN_IF_ERROR(sinks_.Extend(whole.num_sinks));
-  KVANT_RETURN_IF_ERROR(SkipEncoded(whole.num_encoded - layout.split.num_encoded));
-  KVANT_RETURN_IF_ERROR(ExtendTiers(layout.counts()));
+  const uint32_t skipped = whole.num_encoded - layout.split.num_encoded;
+  if (layout.pairs) {
+    KVANT_RETURN_IF_ERROR(pages_.Skip(skipped));
+    KVANT_RETURN_IF_ERROR(pages_.Extend(layout.split.num_encoded));
+    num_skipped_ += skipped;
+  } else {
+    KVANT_RETURN_IF_ERROR(SkipEncoded(skipped));
+    KVANT_RETURN_IF_ERROR(ExtendTiers(layout.counts()));
+  }
   KVANT_RETURN_IF_ERROR(residual_.Skip(whole.num_tail - layout.split.num_tail));
   return residual_.Extend(layout.split.num_tail);
 }
@@ -225,6 +243,9 @@ void LayerCache::AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_he
     const codec::LayerBlockTier<const std::byte>& rows = head.tiers[static_cast<size_t>(tier)];
     const uint32_t count = layout.counts().of(tier);
     StoreTier(tier, kv_head, first(run(tier), count), count, KeysOf(rows), ValuesOf(rows));
+  }
+  if (layout.pairs) {
+    AdoptPages(kv_head, head.pages);
   }
   StoreRun(residual_, kv_head, first(residual_, layout.split.num_tail), layout.split.num_tail,
            As<const Half>(head.tail_keys).data(), As<const Half>(head.tail_values).data(), shape_.head_dim);

@@ -35,6 +35,7 @@ LayerCache::LayerCache(const codec::CacheShape& shape, const codec::Precision& p
       account_(account),
       sinks_(ExactLayout(shape.head_dim, SinkCapacity(precision)), shape.num_kv_heads, account),
       tiers_(MakeTierRuns(shape, precision, account)),
+      pages_(precision.pairs ? precision.pairs->page_tokens : kPageTokens, 0, shape.num_kv_heads, account),
       residual_(ExactLayout(shape.head_dim, kPageTokens), shape.num_kv_heads, account) {
   if (precision.spectrum) {
     positions_.fill(std::vector<std::vector<int32_t>>(shape.num_kv_heads));
@@ -61,12 +62,14 @@ codec::LayerBlockLayout LayerCache::block_layout() const {
   if (precision_.spectrum) {
     layout.tiers = tier_counts();
   }
+  layout.pairs = pair_format_;
   return layout;
 }
 
 uint64_t LayerCache::allocated_bytes() const {
   const uint64_t map_bytes = equalization_ ? 2 * sizeof(Half) * equalization_->mean.size() : 0;
-  uint64_t bytes = sinks_.allocated_bytes() + residual_.allocated_bytes() + map_bytes;
+  uint64_t bytes = sinks_.allocated_bytes() + residual_.allocated_bytes() + pages_.allocated_bytes() + map_bytes +
+                   block_layout().pair_bytes();
   for (const codec::Tier tier : codec::kStoredTiers) {
     const uint64_t position_bytes = precision_.spectrum ? sizeof(int32_t) * run(tier).num_tokens() : 0;
     bytes += run(tier).allocated_bytes() + position_bytes * shape_.num_kv_heads;
@@ -111,6 +114,9 @@ void LayerCache::Clear() {
       positions.clear();
     }
   }
+  pages_.Shrink(pages_.num_tokens());
+  plans_.clear();
+  pair_format_.reset();
   num_dropped_ = 0;
   num_skipped_ = 0;
   residual_.Shrink(residual_.num_tokens());

@@ -7,7 +7,10 @@
 
 namespace kvant::cache {
 PageRun::PageRun(codec::TokenPageLayout layout, uint32_t num_kv_heads, MemoryAccount* account)
-    : layout_(layout), page_bytes_(layout.record_bytes * num_kv_heads), account_(account) {}
+    : layout_(layout), page_bytes_(RoundUp(layout.record_bytes * num_kv_heads, 64)), account_(account) {}
+
+PageRun::PageRun(uint32_t capacity, size_t record_bytes, uint32_t num_kv_heads, MemoryAccount* account)
+    : PageRun({.capacity = capacity, .record_bytes = record_bytes}, num_kv_heads, account) {}
 
 PageRun::~PageRun() { FreePages(0); }
 

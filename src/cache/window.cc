@@ -33,6 +33,7 @@ void LayerCache::FreeUnreachable() {
     }
     run(tier).Release(tokens);
   }
+  pages_.Release(position - std::min(position, sinks_.num_tokens()));
   const uint32_t residual_begin = sinks_.num_tokens() + num_encoded();
   if (precision_.is_exact() && position > residual_begin) {  // else it is read again, to be encoded
     residual_.Release(position - residual_begin);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kvant/base/check.h"
+#include "kvant/base/checked.h"
 #include "kvant/codec/equalization.h"
 #include "kvant/codec/progressive.h"
 
@@ -29,7 +30,8 @@ LayerBlockHead<Byte> CutHead(const LayerBlockLayout& layout, std::span<Byte> blo
   KVANT_CHECK(block.size() == layout.total_bytes(), "a block is sized by its layout");
   KVANT_CHECK(kv_head < layout.shape.num_kv_heads, "a KV head of the shape");
   Cutter<Byte> cutter(
-      block.subspan(layout.counts_bytes() + layout.map_bytes() + layout.head_bytes() * kv_head, layout.head_bytes()));
+      block.subspan(layout.total_bytes() - layout.head_bytes() * (layout.shape.num_kv_heads - kv_head),
+                    layout.head_bytes()));
   const size_t exact_row = RowBytes(TokenCodec::kFp16, layout.shape.head_dim);
   LayerBlockHead<Byte> head;
   head.sink_keys = cutter.Take(exact_row * layout.split.num_sinks);
@@ -49,6 +51,7 @@ LayerBlockHead<Byte> CutHead(const LayerBlockLayout& layout, std::span<Byte> blo
     section.value_scales = cutter.Take(scales);
     section.value_zeros = cutter.Take(zeros);
   }
+  head.pages = cutter.Take(layout.pages_bytes());
   head.tail_keys = cutter.Take(exact_row * layout.split.num_tail);
   head.tail_values = cutter.Take(exact_row * layout.split.num_tail);
   return head;
@@ -63,11 +66,21 @@ TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTa
   TokenSplit split;
   split.num_sinks = std::min(precision.num_sinks, num_tokens);
   const uint32_t beyond = num_tokens - split.num_sinks;
-  const bool whole = tail == PromptTail::kEncodeAll || precision.residual == Precision::kEndlessResidual;
+  const bool whole =
+      !precision.pairs && (tail == PromptTail::kEncodeAll || precision.residual == Precision::kEndlessResidual);
   const uint32_t encoded = whole ? beyond : beyond / precision.residual * precision.residual;
   split.num_encoded = precision.equalize && encoded < kMinEqualizationTokens ? 0 : encoded;
   split.num_tail = beyond - split.num_encoded;
   return split;
+}
+
+TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTail tail, uint32_t window) {
+  const TokenSplit split = SplitPrompt(precision, num_tokens, tail);
+  uint32_t skipped = window == 0 ? 0 : num_tokens - std::min(num_tokens, window);
+  if (precision.pairs && skipped > split.num_sinks && skipped < split.num_sinks + split.num_encoded) {
+    skipped -= (skipped - split.num_sinks) % precision.pairs->page_tokens;
+  }
+  return SkipFirst(split, skipped);
 }
 
 TokenSplit SkipFirst(TokenSplit split, uint32_t count) {
@@ -85,7 +98,7 @@ TierCounts LayerBlockLayout::counts() const {
     return *tiers;
   }
   TierCounts counts;
-  counts.of(TierOf(codec)) = split.num_encoded;
+  counts.of(TierOf(codec)) = pairs ? 0 : split.num_encoded;
   return counts;
 }
 
@@ -99,13 +112,21 @@ size_t LayerBlockLayout::map_bytes() const {
   return equalized ? 2 * sizeof(Half) * shape.num_kv_heads * shape.head_dim : 0;
 }
 
+size_t LayerBlockLayout::pair_bytes() const {
+  return pairs ? kPairFormatBytes + pairs->map_bytes() * shape.num_kv_heads : 0;
+}
+
+size_t LayerBlockLayout::pages_bytes() const {
+  return pairs ? CeilDiv(split.num_encoded, pairs->format.page_tokens) * pairs->page_bytes() : 0;
+}
+
 size_t LayerBlockLayout::head_bytes() const {
   const size_t exact_tokens = size_t{split.num_sinks} + split.num_tail;
   size_t rows = exact_tokens * RowBytes(TokenCodec::kFp16, shape.head_dim);
   for (const Tier tier : kStoredTiers) {
     rows += counts().of(tier) * format_of(tier).bytes();
   }
-  return tier_id_bytes() + 2 * rows;
+  return tier_id_bytes() + pages_bytes() + 2 * rows;
 }
 
 LayerBlockHead<std::byte> HeadOf(const LayerBlockLayout& layout, std::span<std::byte> block, uint32_t kv_head) {
@@ -124,7 +145,11 @@ BitsPerElement BitsOf(const LayerBlockLayout& layout) {
   }
   const double exact_tokens = layout.split.num_sinks + layout.split.num_tail;
   const TierCounts counts = layout.counts();
-  const double payload_tokens = 16.0 * (exact_tokens + counts.fp16) + 8.0 * counts.int8 + 4.0 * counts.int4;
+  double payload_tokens = 16.0 * (exact_tokens + counts.fp16) + 8.0 * counts.int8 + 4.0 * counts.int4;
+  if (layout.pairs) {
+    const double key_bits = static_cast<double>(layout.pairs->bits_per_key) / layout.shape.head_dim;
+    payload_tokens += (key_bits + layout.pairs->format.value_bits) / 2 * layout.split.num_encoded;
+  }
   return {payload_tokens / layout.split.total(), 8.0 * static_cast<double>(layout.total_bytes()) / elements};
 }
 

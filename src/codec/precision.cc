@@ -3,6 +3,7 @@
 #include <charconv>
 #include <vector>
 
+#include "kvant/codec/pair_precision.h"
 #include "kvant/codec/tiers.h"
 
 namespace kvant::codec {
@@ -74,14 +75,38 @@ Status ParseKind(std::string_view word, std::string_view kind, Precision* precis
   if (precision->spectrum) {
     return OkStatus();
   }
+  if (IsPairWord(word)) {
+    return {StatusCode::kPrecisionUnsupported,
+            "precision '" + std::string(word) + "' is of pair pages, which no cache holds yet; bench attention and "
+            "bench pack measure them"};
+  }
   return {StatusCode::kPrecisionUnsupported,
           "unknown precision '" + std::string(word) + "'; known are fp16, int8, int4, spectrum:b=B, "
-          "progressive:b=B, pdtrim:B, sws:B"};
+          "progressive:b=B, pdtrim:B, sws:B, pnmix:H/L@R%, pairs:B"};
+}
+
+Result<Precision> ParsePairs(std::string_view word) {
+  Precision precision;
+  KVANT_ASSIGN_OR_RETURN(precision.pairs, ParsePairPrecision(word));
+  if (precision.pairs->residual != precision.pairs->page_tokens) {
+    return Invalid(word, "residual=" + std::to_string(precision.pairs->residual),
+                   "is not a page: tokens wait until they fill one, of g= tokens");
+  }
+  if (precision.pairs->map_of_model) {
+    return Invalid(word, "map=model", "is not supported yet: maps come from the prompt");
+  }
+  precision.equalize = false;
+  precision.num_sinks = precision.pairs->num_sinks;
+  precision.residual = precision.pairs->page_tokens;
+  return precision;
 }
 
 }  // namespace
 
 Result<Precision> ParsePrecision(std::string_view word) {
+  if (IsPairWord(word)) {
+    return ParsePairs(word);
+  }
   const std::vector<std::string_view> parts = SplitAtCommas(word);
   Precision precision;
   if (parts[0] == "fp16") {
@@ -115,6 +140,9 @@ Result<Precision> ParsePrecision(std::string_view word) {
 std::string PrecisionWord(const Precision& precision) {
   if (precision.is_exact()) {
     return "fp16";
+  }
+  if (precision.pairs) {
+    return PairPrecisionWord(*precision.pairs);
   }
   const Precision defaults;
   std::string word = precision.spectrum                     ? SpectrumWord(*precision.spectrum)

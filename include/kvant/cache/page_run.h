@@ -17,10 +17,13 @@ namespace kvant::cache {
 class PageRun {
  public:
   PageRun(codec::TokenPageLayout layout, uint32_t num_kv_heads, MemoryAccount* account);
+  /// Records of another format: `capacity` tokens in `record_bytes` bytes.
+  PageRun(uint32_t capacity, size_t record_bytes, uint32_t num_kv_heads, MemoryAccount* account);
   ~PageRun();
   PageRun(PageRun&& other) noexcept;
   PageRun& operator=(PageRun&& other) noexcept;
 
+  /// Of records of another format only capacity and record_bytes are set.
   const codec::TokenPageLayout& layout() const { return layout_; }
   uint32_t num_tokens() const { return num_tokens_; }
   /// Tokens at the front whose pages were released: a multiple of the capacity.

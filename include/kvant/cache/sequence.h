@@ -18,6 +18,7 @@
 #include "kvant/codec/precision.h"
 #include "kvant/codec/progressive.h"
 #include "kvant/kernels/attend.h"
+#include "kvant/kernels/pair_pages.h"
 #include "kvant/kernels/rows.h"
 
 namespace kvant::cache {
@@ -36,7 +37,7 @@ struct ChunkSlices {
 /// The KV of one layer of one sequence: sinks (fp16), encoded tokens, residual (fp16), in this order of position.
 /// New tokens enter the residual at fp16 (the first ones the sinks) and leave it encoded, once. Encoded tokens lie in
 /// one run a tier, of one tier only unless the precision is a spectrum; dropped ones nowhere, but their positions are
-/// taken.
+/// taken. With pair pages the encoded tokens lie in those, each packed when its tokens are there.
 ///
 /// Threads  StoreExact of different KV heads may run at once, and so may any number of readers of what is stored;
 ///          everything else is for one thread
@@ -46,6 +47,7 @@ class LayerCache {
              MemoryAccount* account);
 
   const codec::CacheShape& shape() const { return shape_; }
+  const codec::Precision& precision() const { return precision_; }
   /// Positions taken, those of dropped tokens included.
   uint32_t num_tokens() const { return sinks_.num_tokens() + num_encoded() + residual_.num_tokens(); }
   codec::TokenSplit split() const { return {sinks_.num_tokens(), num_encoded(), residual_.num_tokens()}; }
@@ -53,7 +55,7 @@ class LayerCache {
   /// Tokens beyond the sinks that had left the window before the first was encoded: they count as encoded, but of a
   /// spectrum they have no tier, and nothing is stored of them.
   uint32_t num_skipped() const { return num_skipped_; }
-  /// Of the encoded tokens.
+  /// Of the encoded tokens that have a tier: of pair pages none.
   codec::TierCounts tier_counts() const;
   /// What holds them: the layout of a block with the same tokens.
   codec::LayerBlockLayout block_layout() const;
@@ -85,6 +87,15 @@ class LayerCache {
   /// Shapes  keys, values [count, head_dim], rows `stride` elements apart
   void StoreExact(uint32_t kv_head, uint32_t first, uint32_t count, const Half* keys, const Half* values,
                   size_t stride);
+
+  /// How many bits every pair of a KV head's keys gets. Requires a precision of pair pages; nothing encoded yet, and it
+  /// has to be called before anything is
+  void SetPairMaps(codec::PairLayout pairs, std::span<const codec::WidthMap> maps);
+  bool has_pair_maps() const { return !plans_.empty(); }
+  /// fp16 keys of the residual, in order. Shapes  keys [count, head_dim]
+  void LoadResidualKeys(uint32_t kv_head, uint32_t first, uint32_t count, Half* keys) const {
+    LoadRun(residual_, kv_head, first, count, keys, nullptr);
+  }
 
   /// How many tokens the precision's rule says are to be encoded now: at the end of a prompt, or after a generated one.
   uint32_t num_due(codec::PromptTail tail) const;
@@ -140,7 +151,7 @@ class LayerCache {
                                                                   MemoryAccount* account);
   PageRun& run(codec::Tier tier) { return tiers_[static_cast<size_t>(tier)]; }
   const PageRun& run(codec::Tier tier) const { return tiers_[static_cast<size_t>(tier)]; }
-  uint32_t num_encoded() const { return tier_counts().total(); }
+  uint32_t num_encoded() const { return tier_counts().total() + pages_.num_tokens(); }
   /// How many of a head's tokens of a tier stand before a position.
   uint32_t TierTokensBefore(codec::Tier tier, uint32_t kv_head, uint32_t position) const;
 
@@ -169,6 +180,14 @@ class LayerCache {
   /// Rows of a tier as they stand in a block, into the tier's slots from `first` on.
   void StoreTier(codec::Tier tier, uint32_t kv_head, uint32_t first, uint32_t count, const codec::ConstTokenRows& keys,
                  const codec::ConstTokenRows& values);
+  void UsePairMaps(std::vector<codec::WidthMap> maps);
+  kernels::AttendSegment PairSegment(uint32_t kv_head) const;
+  void PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte> page) const;
+  Status MoveToPages(uint32_t skipped, uint32_t count, ThreadPool* pool);
+  void WritePairHeader(std::span<std::byte> block) const;
+  void WritePages(uint32_t kv_head, uint32_t first, std::span<std::byte> pages) const;
+  Status AdoptPairHeader(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
+  void AdoptPages(uint32_t kv_head, std::span<const std::byte> pages);
   struct RaisedHead;
   void RaiseHead(const codec::UpgradeLayout& layout, std::span<const std::byte> block, std::span<const codec::Tier> from,
                  std::span<const codec::Tier> to, uint32_t kv_head, RaisedHead* raised) const;
@@ -188,6 +207,9 @@ class LayerCache {
   std::optional<codec::Equalization> equalization_;
   PageRun sinks_;
   std::array<PageRun, codec::kNumStoredTiers> tiers_;  ///< the encoded tokens, by tier
+  std::optional<codec::PairBlockFormat> pair_format_;
+  std::vector<kernels::PairPlan> plans_;  ///< [num_kv_heads], once the maps are known
+  PageRun pages_;                         ///< pair pages
   uint32_t num_dropped_ = 0;  ///< of a spectrum's, skipped ones included
   uint32_t num_skipped_ = 0;
   PageRun residual_;

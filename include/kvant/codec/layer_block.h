@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "kvant/codec/pair_block.h"
 #include "kvant/codec/precision.h"
 #include "kvant/codec/tiers.h"
 #include "kvant/codec/token_codec.h"
@@ -35,6 +36,10 @@ enum class PromptTail : uint8_t {
 /// encodes nothing yet.
 TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTail tail);
 
+/// The same in a layer whose queries see `window` tokens, 0: all: what the prompt's last query does not see is skipped,
+/// of pair pages whole ones alone.
+TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTail tail, uint32_t window);
+
 /// What is left of a split whose first `count` positions are out of reach.
 TokenSplit SkipFirst(TokenSplit split, uint32_t count);
 
@@ -49,6 +54,9 @@ TokenSplit SkipFirst(TokenSplit split, uint32_t count);
 ///                             key codes, scales, zeros       its rows, in position order
 ///                             value codes, scales, zeros
 ///                           tail keys, tail values           num_tail rows fp16 each
+///
+/// Of pair pages: [format, then a width map a KV head] (pair_block.h), and per KV head sink keys, sink values, pages in
+/// order of position, tail keys, tail values.
 struct LayerBlockLayout {
   CacheShape shape;
   TokenCodec codec = TokenCodec::kFp16;  ///< of all encoded tokens; with `tiers` of tokens generated later
@@ -56,6 +64,7 @@ struct LayerBlockLayout {
   TokenSplit split;
   std::optional<TierCounts> tiers{};  ///< of the encoded tokens; their sum is split.num_encoded
   bool progressive = false;           ///< rows of tiers are cut off the progressive code (progressive.h)
+  std::optional<PairBlockFormat> pairs{};  ///< encoded tokens lie in pair pages, num_encoded a multiple of theirs
 
   /// The same counts with and without `tiers`.
   TierCounts counts() const;
@@ -64,8 +73,10 @@ struct LayerBlockLayout {
   size_t counts_bytes() const { return tiers ? sizeof(uint32_t) * kNumTiers : 0; }
   size_t map_bytes() const;      ///< of mean and scale together
   size_t tier_id_bytes() const;  ///< of one KV head
+  size_t pair_bytes() const;     ///< of the format and all width maps
+  size_t pages_bytes() const;    ///< of one KV head's pages, a page that is partly skipped included
   size_t head_bytes() const;     ///< of one KV head's part
-  size_t total_bytes() const { return counts_bytes() + map_bytes() + head_bytes() * shape.num_kv_heads; }
+  size_t total_bytes() const { return counts_bytes() + pair_bytes() + map_bytes() + head_bytes() * shape.num_kv_heads; }
 };
 
 /// Rows of one tier of one KV head inside a block.
@@ -86,6 +97,7 @@ struct LayerBlockHead {
   std::span<Byte> sink_values;
   std::span<Byte> tier_ids;
   std::array<LayerBlockTier<Byte>, kNumStoredTiers> tiers;
+  std::span<Byte> pages;
   std::span<Byte> tail_keys;
   std::span<Byte> tail_values;
 };

@@ -45,6 +45,8 @@ enum class PairRule : uint8_t {
   kMidRise = 1,  ///< the middles of equal cells (lab.md sections 4 and 5)
 };
 
+inline constexpr uint32_t kMinValueGroup = 16;
+
 /// Everything that fixes the size and meaning of a page but the map.
 struct PairFormat {
   uint32_t head_dim = 0;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kvant/base/status.h"
+#include "kvant/codec/pair_precision.h"
 #include "kvant/codec/spectrum.h"
 #include "kvant/codec/token_codec.h"
 
@@ -22,7 +23,7 @@ struct CacheShape {
 /// A precision word, parsed: how the KV of a sequence is stored (design.md, "Command line").
 ///
 /// Grammar   fp16 | int8 | int4 | spectrum:b=B | progressive:b=B | pdtrim:B | sws:B, then options after commas: eq=on|off, sinks=N,
-///           residual=N|inf, and those of Spectrum
+///           residual=N|inf, and those of Spectrum; or a word of PairPrecision
 /// Defaults  eq=on, sinks=4, residual=128; int4 is affine with eq=on and symmetric (the paper's) with eq=off
 struct Precision {
   TokenCodec codec = TokenCodec::kInt8;  ///< with `spectrum` of generated tokens only
@@ -30,6 +31,7 @@ struct Precision {
   uint32_t num_sinks = 4;                ///< first tokens, kept at fp16; at most kMaxSinks
   uint32_t residual = kDefaultResidual;  ///< generated tokens that wait at fp16; kEndlessResidual: all of them
   std::optional<Spectrum> spectrum{};    ///< the prompt's tokens beyond the sinks go to tiers
+  std::optional<PairPrecision> pairs{};  ///< tokens beyond the sinks go to pair pages, a whole page at a time
 
   static constexpr uint32_t kMaxSinks = 128;
   static constexpr uint32_t kDefaultResidual = 128;

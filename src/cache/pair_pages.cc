@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kvant/base/check.h"
+#include "kvant/cache/sequence.h"
+#include "kvant/kernels/pair_pages.h"
+
+// Pair pages in a layer: packed when a page's tokens are there, sent and adopted as they are.
+namespace kvant::cache {
+namespace {
+
+Status CheckScales(const codec::PairPageLayout& layout, std::span<const std::byte> page, uint32_t kv_head) {
+  const auto finite = [&](size_t begin, size_t end) {
+    const auto* halves = reinterpret_cast<const Half*>(page.data() + begin);
+    return AllFinite(std::span(halves, (end - begin) / sizeof(Half)));
+  };
+  if (finite(layout.key_scales, layout.value_codes) && finite(layout.value_scales, layout.total_bytes)) {
+    return OkStatus();
+  }
+  return {StatusCode::kNumeric, "NaN or infinity in the scales of a page of KV head " + std::to_string(kv_head)};
+}
+
+}  // namespace
+
+void LayerCache::SetPairMaps(codec::PairLayout pairs, std::span<const codec::WidthMap> maps) {
+  KVANT_CHECK(precision_.pairs && maps.size() == shape_.num_kv_heads && num_encoded() == 0,
+              "a map a KV head, before there are pages");
+  pair_format_ = codec::PairBlockFormatOf(*precision_.pairs, shape_.head_dim, pairs, maps);
+  UsePairMaps({maps.begin(), maps.end()});
+}
+
+void LayerCache::UsePairMaps(std::vector<codec::WidthMap> maps) {
+  plans_.clear();
+  for (codec::WidthMap& map : maps) {
+    plans_.emplace_back(pair_format_->format, std::move(map));
+  }
+  pages_ = PageRun(pair_format_->format.page_tokens, pair_format_->page_bytes(), shape_.num_kv_heads, account_);
+}
+
+kernels::AttendSegment LayerCache::PairSegment(uint32_t kv_head) const {
+  kernels::AttendSegment segment;
+  segment.pages = pages_.pages();
+  segment.record_offset = pages_.record_offset(kv_head);
+  segment.num_tokens = pages_.num_tokens();
+  segment.first_position = static_cast<int32_t>(sinks_.num_tokens());
+  segment.pair = &plans_[kv_head];
+  segment.rotated_values = pair_format_->rotated_values;
+  return segment;
+}
+
+// One page of residual tokens from `first` on.
+void LayerCache::PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte> page) const {
+  const uint32_t head_dim = shape_.head_dim;
+  const uint32_t tokens = pair_format_->format.page_tokens;
+  std::vector<Half> keys(size_t{tokens} * head_dim);
+  std::vector<Half> values(keys.size());
+  LoadRun(residual_, kv_head, first, tokens, keys.data(), values.data());
+  if (pair_format_->rotated_values) {
+    kernels::RotateValueRows(head_dim, values.data(), head_dim, tokens, values.data(), head_dim);
+  }
+  kernels::PackPairPage(isa_, plans_[kv_head], keys.data(), values.data(), head_dim, page);
+}
+
+// The residual's first `count` tokens, of which the first `skipped` are out of reach: whole pages, both.
+Status LayerCache::MoveToPages(uint32_t skipped, uint32_t count, ThreadPool* pool) {
+  KVANT_CHECK(!plans_.empty(), "maps are made of the prompt, before its end");
+  const uint32_t tokens = pair_format_->format.page_tokens;
+  if (skipped > 0) {
+    KVANT_RETURN_IF_ERROR(pages_.Skip(skipped));
+  }
+  num_skipped_ += skipped;
+  const uint32_t first_page = pages_.num_tokens() / tokens;
+  KVANT_RETURN_IF_ERROR(pages_.Extend(count - skipped));
+  ForEachHead(pool, [&](uint32_t kv_head) {
+    for (uint32_t page = 0; page < (count - skipped) / tokens; ++page) {
+      PackPage(kv_head, skipped + page * tokens,
+               {pages_.record(first_page + page, kv_head), pair_format_->page_bytes()});
+    }
+  });
+  return DropResidualFront(count);
+}
+
+void LayerCache::WritePairHeader(std::span<std::byte> block) const {
+  codec::PutPairFormat(*pair_format_, block.first(codec::kPairFormatBytes));
+  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+    codec::PutWidthMap(plans_[kv_head].map(), block.subspan(codec::kPairFormatBytes + kv_head * pair_format_->map_bytes(),
+                                                            pair_format_->map_bytes()));
+  }
+}
+
+// The residual's tokens from `first` on, page by page.
+void LayerCache::WritePages(uint32_t kv_head, uint32_t first, std::span<std::byte> pages) const {
+  const size_t page_bytes = pair_format_->page_bytes();
+  for (size_t page = 0; page * page_bytes < pages.size(); ++page) {
+    PackPage(kv_head, first + static_cast<uint32_t>(page) * pair_format_->format.page_tokens,
+             pages.subspan(page * page_bytes, page_bytes));
+  }
+}
+
+Status LayerCache::AdoptPairHeader(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
+  std::vector<codec::WidthMap> maps;
+  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+    const size_t map_bytes = layout.pairs->map_bytes();
+    KVANT_ASSIGN_OR_RETURN(
+        codec::WidthMap map,
+        codec::TakeWidthMap(*layout.pairs, block.subspan(codec::kPairFormatBytes + kv_head * map_bytes, map_bytes)));
+    maps.push_back(std::move(map));
+    const codec::PairPageLayout page_layout = codec::PairPageLayout::Make(layout.pairs->format, maps.back());
+    const std::span<const std::byte> pages = codec::HeadOf(layout, block, kv_head).pages;
+    for (size_t at = 0; at < pages.size(); at += page_layout.total_bytes) {
+      KVANT_RETURN_IF_ERROR(CheckScales(page_layout, pages.subspan(at, page_layout.total_bytes), kv_head));
+    }
+  }
+  pair_format_ = layout.pairs;
+  UsePairMaps(std::move(maps));
+  return OkStatus();
+}
+
+void LayerCache::AdoptPages(uint32_t kv_head, std::span<const std::byte> pages) {
+  const size_t page_bytes = pair_format_->page_bytes();
+  const auto count = static_cast<uint32_t>(pages.size() / page_bytes);
+  const uint32_t first = pages_.num_tokens() / pair_format_->format.page_tokens - count;
+  for (uint32_t page = 0; page < count; ++page) {
+    std::memcpy(pages_.record(first + page, kv_head), pages.data() + page * page_bytes, page_bytes);
+  }
+}
+
+}  // namespace kvant::cache
