@@ -11,6 +11,14 @@
 
 namespace kvant::engine {
 
+namespace {
+
+codec::PairLayout PairLayoutOf(const ModelParams& params) {
+  return params.rope.layout == RopeLayout::kHalves ? codec::PairLayout::kHalfSplit : codec::PairLayout::kInterleaved;
+}
+
+}  // namespace
+
 // A prompt on its way through the layers.
 struct Engine::Prompt {
   Prompt(Engine* engine, cache::Sequence& target, std::span<const int32_t> prompt_tokens,
@@ -39,6 +47,24 @@ struct Engine::Prompt {
     const size_t width = hidden.size() / tokens.size();
     return std::span(hidden).subspan(first * width, rows * width);
   }
+  void BeginPairs(PromptStatistics wanted, const Model& model) {
+    pairs.clear();
+    if (wanted == PromptStatistics::kPairs) {
+      const ModelParams& params = model.params();
+      pairs.assign(params.num_kv_heads, policy::PairStatistics(PairLayoutOf(params), params.head_dim));
+    }
+  }
+  // Of every KV head its query heads, one after the other: the same sums on any number of threads.
+  void AddQueries(std::span<const float> rows_of_all, uint32_t rows, const Model& model, ThreadPool& pool) {
+    const ModelParams& params = model.params();
+    const uint32_t group = params.num_q_heads / params.num_kv_heads;
+    const size_t width = size_t{params.head_dim} * params.num_q_heads;
+    pool.ParallelFor(pairs.size(), [&](size_t kv_head, int) {
+      for (uint32_t head = 0; head < group; ++head) {
+        pairs[kv_head].AddQueries(rows_of_all.data() + (kv_head * group + head) * params.head_dim, rows, width);
+      }
+    });
+  }
   void SetBatch(uint32_t layer, uint32_t first, uint32_t rows) {
     attention.SetBatch({{&sequence, 0, rows, past + first}}, layer, 1);
   }
@@ -52,6 +78,7 @@ struct Engine::Prompt {
   AttentionOp attention;
   std::vector<float> hidden;   ///< [tokens, embedding]
   std::vector<float> queries;  ///< [tokens, head_dim · num_q_heads], only for quantized attention
+  std::vector<policy::PairStatistics> pairs;  ///< of the layer, where wanted
 };
 
 namespace {
@@ -102,23 +129,28 @@ Status Engine::Prefill(cache::Sequence& sequence, std::span<const int32_t> token
   KVANT_RETURN_IF_ERROR(CheckLength(uint64_t{sequence.num_tokens()} + tokens.size()));
   Prompt prompt(this, sequence, tokens, options);
   KVANT_RETURN_IF_ERROR(EmbedPrompt(prompt));
-  if (options.attention != PromptAttention::kExact && consumer.wanted() != PromptStatistics::kNone) {
+  const bool wants_mass =
+      consumer.wanted() == PromptStatistics::kMass || consumer.wanted() == PromptStatistics::kSampledMass;
+  if (options.attention != PromptAttention::kExact && wants_mass) {
     return {StatusCode::kInvalidArgument, "attention mass is measured where the prompt's attention is exact"};
   }
   for (uint32_t layer = 0; layer < model_->params().num_layers; ++layer) {
     cache::LayerCache& cache = sequence.layer(layer);
-    LayerStatistics statistics{layer + 1 == model_->params().num_layers, {}};
+    LayerStatistics statistics{layer + 1 == model_->params().num_layers, {}, {}};
+    prompt.BeginPairs(consumer.wanted(), *model_);
     prompt.attention.BeginMass(consumer.wanted(), prompt.past + prompt.size(), layer, 1);
     KVANT_RETURN_IF_ERROR(cache.ExtendExact(prompt.size()));
     if (options.attention == PromptAttention::kExact) {
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunExactChunk(prompt, layer, first, rows); }));
       statistics.mass = prompt.attention.TakeMass(layer);
+      statistics.pairs = prompt.pairs;
       KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache, statistics));
     } else {
       prompt.queries.resize(tokens.size() * model_->params().head_dim * model_->params().num_q_heads);
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunInputsChunk(prompt, layer, first, rows); }));
+      statistics.pairs = prompt.pairs;
       cache.SetWindow(0);  // the first rows have yet to meet what will have left the last one's window
       KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache, statistics));
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
@@ -151,10 +183,15 @@ Status Engine::RunExactChunk(Prompt& prompt, uint32_t layer, uint32_t first, uin
   const bool last_layer = layer + 1 == model_->params().num_layers;
   const bool store_only =
       last_layer && !prompt.options.all_logits && !prompt.attention.measures_mass() && first + rows < prompt.size();
+  ggml_tensor* q = nullptr;
   ggml_context* ctx = prompt.graph.Begin();
   ggml_tensor* hidden = prompt.graph.NewInput(GGML_TYPE_F32, model_->params().embedding, rows);
   ggml_tensor* positions = prompt.graph.NewInput(GGML_TYPE_I32, rows);
   const Qkv qkv = prompt.builder.AttentionInputs(ctx, layer, hidden, positions);
+  if (!prompt.pairs.empty()) {
+    q = ggml_cont(ctx, qkv.q);
+    prompt.graph.AddResult(q);
+  }
   ggml_tensor* result = prompt.attention.BuildStore(ctx, layer, qkv.k, qkv.v);
   if (!store_only) {
     ggml_tensor* attended = prompt.attention.BuildAttend(ctx, layer, qkv.q, result);
@@ -168,6 +205,11 @@ Status Engine::RunExactChunk(Prompt& prompt, uint32_t layer, uint32_t first, uin
   KVANT_RETURN_IF_ERROR(prompt.graph.Compute());
   if (!store_only) {
     Get(result, prompt.HiddenRows(first, rows));
+  }
+  if (q != nullptr) {
+    prompt.queries.resize(rows * size_t{model_->params().head_dim} * model_->params().num_q_heads);
+    Get(q, prompt.queries);
+    prompt.AddQueries(prompt.queries, rows, *model_, backend_->pool());
   }
   return OkStatus();
 }
@@ -186,7 +228,11 @@ Status Engine::RunInputsChunk(Prompt& prompt, uint32_t layer, uint32_t first, ui
   prompt.SetBatch(layer, first, rows);
   KVANT_RETURN_IF_ERROR(prompt.graph.Compute());
   const size_t width = prompt.queries.size() / prompt.tokens.size();
-  Get(q, std::span(prompt.queries).subspan(first * width, rows * width));
+  const std::span<float> queries = std::span(prompt.queries).subspan(first * width, rows * width);
+  Get(q, queries);
+  if (!prompt.pairs.empty()) {
+    prompt.AddQueries(queries, rows, *model_, backend_->pool());
+  }
   return OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/pair_maps.h"
 #include "kvant/policy/importance.h"
 #include "kvant/policy/tier_map.h"
 
@@ -24,6 +25,9 @@ struct Choice {
 }  // namespace
 
 PromptStatistics StatisticsFor(const codec::Precision& precision) {
+  if (precision.pairs) {
+    return PromptStatistics::kPairs;
+  }
   if (!precision.spectrum || !policy::ReadsAttention(*precision.spectrum)) {
     return PromptStatistics::kNone;
   }
@@ -32,6 +36,9 @@ PromptStatistics StatisticsFor(const codec::Precision& precision) {
 }
 
 Status PromptEncoder::LayerDone(uint32_t layer, cache::LayerCache& cache, const LayerStatistics& statistics) {
+  if (precision_.pairs && !cache.has_pair_maps()) {
+    KVANT_RETURN_IF_ERROR(ChoosePairMaps(layer, statistics, pool_, cache));
+  }
   const uint32_t due = cache.num_due(tail_);
   if (!precision_.spectrum || due == 0) {
     return Take(layer, cache, nullptr);

@@ -10,6 +10,19 @@ namespace {
 
 constexpr codec::PromptTail kTails[] = {codec::PromptTail::kEncodeAll, codec::PromptTail::kByPosition};
 
+// The layers say what their pages are: the smallest that they can be, or the largest.
+codec::PairBlockFormat PairFormatOf(const wire::Hello& hello, bool largest) {
+  const uint32_t head_dim = hello.model.shape.head_dim;
+  codec::PairPrecision precision;
+  precision.page_tokens = hello.precision.pairs->page_tokens;
+  precision.value_bits = largest ? 8 : 2;
+  precision.value_group = largest ? codec::kMinValueGroup : head_dim;
+  codec::PairBlockFormat format =
+      codec::PairBlockFormatOf(precision, head_dim, codec::PairLayout::kHalfSplit, {});
+  format.bits_per_key = head_dim * (largest ? codec::WidthMap::kMaxKeyBits : 1);
+  return format;
+}
+
 uint64_t LeastBytes(const wire::Hello& hello, uint32_t window) {
   uint64_t layer_bytes = UINT64_MAX;
   for (const codec::PromptTail tail : kTails) {
@@ -31,19 +44,24 @@ Status CheckMemory(const wire::Hello& hello, const ReceiverOptions& options) {
 
 codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, uint32_t window,
                                  codec::Tier tier) {
-  const uint32_t num_tokens = hello.num_prompt_tokens;
-  const uint32_t skipped = window == 0 ? 0 : num_tokens - std::min(num_tokens, window);
-  const codec::TokenSplit split = codec::SkipFirst(codec::SplitPrompt(hello.precision, num_tokens, tail), skipped);
+  const codec::TokenSplit split = codec::SplitPrompt(hello.precision, hello.num_prompt_tokens, tail, window);
   codec::LayerBlockLayout layout{hello.model.shape, hello.precision.codec,
                                  hello.precision.equalize && split.num_encoded > 0, split};
   if (hello.precision.spectrum) {
     layout.tiers.emplace().of(tier) = split.num_encoded;
     layout.progressive = hello.precision.is_progressive();
   }
+  if (hello.precision.pairs) {
+    layout.pairs = PairFormatOf(hello, /*largest=*/tier == codec::Tier::kFp16);
+  }
   return layout;
 }
 
 bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b) {
+  if (a.pairs.has_value() != b.pairs.has_value() ||
+      (a.pairs && a.pairs->format.page_tokens != b.pairs->format.page_tokens)) {
+    return false;
+  }
   return a.shape == b.shape && a.codec == b.codec && a.equalized == b.equalized && a.split == b.split &&
          a.tiers.has_value() == b.tiers.has_value() && a.progressive == b.progressive;
 }

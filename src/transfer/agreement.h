@@ -11,7 +11,8 @@
 namespace kvant::transfer {
 
 /// How a hello's precision lays out a layer of its prompt whose queries see `window` tokens, 0: all. Of a spectrum the
-/// hello does not say which tokens go where: all of them are taken to be in `tier`.
+/// hello does not say which tokens go where: all of them are taken to be in `tier`. Nor does it say what pair pages are
+/// like: with kFp16 they are as large as they can be, else as small.
 codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, uint32_t window,
                                  codec::Tier tier = codec::Tier::kDropped);
 /// The counts of tiers may differ.

@@ -75,7 +75,7 @@ Status Sender::Session::SendLayer(uint32_t layer, const cache::LayerCache& cache
     return {StatusCode::kInvalidArgument,
             "layer " + std::to_string(layer) + " has not the tokens, shape and precision of the hello, at fp16"};
   }
-  if (layout.counts().total() != layout.split.num_encoded) {
+  if (layout.tiers && layout.counts().total() != layout.split.num_encoded) {
     return {StatusCode::kInvalidArgument, "layer " + std::to_string(layer) + ": " +
                                               std::to_string(layout.counts().total()) + " tokens have a tier, " +
                                               std::to_string(layout.split.num_encoded) + " need one"};

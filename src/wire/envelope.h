@@ -39,10 +39,14 @@ Status CheckPayloadBytes(const FrameView& frame, uint64_t expected);
 /// The codec bytes of hellos and layers beyond those of TokenCodec: every token in a tier of its own.
 inline constexpr uint8_t kTiersNumber = 4;
 inline constexpr uint8_t kProgressiveNumber = 5;  ///< … cut off the progressive code
+inline constexpr uint8_t kPairsNumber = 6;        ///< pair pages
 static_assert(kTiersNumber >= codec::kNumTokenCodecs, "a number has one meaning");
 
-constexpr uint8_t CodecNumber(bool tiers, bool progressive, codec::TokenCodec codec) {
-  return progressive ? kProgressiveNumber : tiers ? kTiersNumber : static_cast<uint8_t>(codec);
+constexpr uint8_t CodecNumber(bool pairs, bool tiers, bool progressive, codec::TokenCodec codec) {
+  return pairs         ? kPairsNumber
+         : progressive ? kProgressiveNumber
+         : tiers       ? kTiersNumber
+                       : static_cast<uint8_t>(codec);
 }
 
 /// Errors  kPrecisionUnsupported, naming the number

@@ -19,6 +19,12 @@ Status CheckPrecision(const codec::Precision& precision) {
   if (precision.is_progressive() && !precision.equalize) {
     return {StatusCode::kInvalidArgument, "precision progressive comes with eq=on"};
   }
+  if (precision.pairs) {
+    const uint32_t tokens = precision.residual;
+    return !precision.equalize && (tokens == 32 || tokens == 64 || tokens == 128)
+               ? OkStatus()
+               : Status(StatusCode::kInvalidArgument, "pair pages come with eq=off and residual 32, 64 or 128");
+  }
   const bool equalized_codec = precision.codec == codec::TokenCodec::kInt4Affine;
   const bool plain_codec = precision.codec == codec::TokenCodec::kInt4;
   if ((equalized_codec && !precision.equalize) || (plain_codec && precision.equalize)) {
@@ -46,6 +52,8 @@ Result<codec::Precision> TakePrecision(ByteReader& reader) {
   if (number == kTiersNumber || number == kProgressiveNumber) {
     precision.spectrum.emplace();  // who chooses the tiers, and how, is the sender's business
     precision.spectrum->progressive = number == kProgressiveNumber;
+  } else if (number == kPairsNumber) {
+    precision.pairs.emplace();  // the layers say the rest
   } else {
     KVANT_ASSIGN_OR_RETURN(precision.codec, CodecOf(number));
   }
@@ -54,6 +62,10 @@ Result<codec::Precision> TakePrecision(ByteReader& reader) {
   precision.equalize = equalize == 1;
   precision.num_sinks = reader.Take<uint16_t>();
   precision.residual = reader.Take<uint32_t>();
+  if (precision.pairs) {
+    precision.pairs->num_sinks = precision.num_sinks;
+    precision.pairs->page_tokens = precision.pairs->residual = precision.residual;
+  }
   return precision;
 }
 
@@ -85,8 +97,8 @@ Result<Buffer> EncodeHello(uint64_t session, const Hello& hello) {
     writer.Put(hello.model.rope_digest);
     writer.Put(hello.num_prompt_tokens);
     writer.Put(hello.num_context_tokens);
-    writer.Put(CodecNumber(hello.precision.spectrum.has_value(), hello.precision.is_progressive(),
-                           hello.precision.codec));
+    writer.Put(CodecNumber(hello.precision.pairs.has_value(), hello.precision.spectrum.has_value(),
+                           hello.precision.is_progressive(), hello.precision.codec));
     writer.Put(static_cast<uint8_t>(hello.precision.equalize));
     writer.Put(static_cast<uint16_t>(hello.precision.num_sinks));
     writer.Put(hello.precision.residual);

@@ -32,6 +32,11 @@ Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& lay
   if (layout.tiers) {
     KVANT_RETURN_IF_ERROR(CheckTiers(*layout.tiers, layout.split));
   }
+  if (layout.pairs && layout.split.num_encoded % layout.pairs->format.page_tokens != 0) {
+    return Status(StatusCode::kInvalidArgument, "num_encoded " + std::to_string(layout.split.num_encoded) +
+                                                    ", must be whole pages of " +
+                                                    std::to_string(layout.pairs->format.page_tokens));
+  }
   if (layout.progressive && !layout.equalized && layout.split.num_encoded > 0) {
     return Status(StatusCode::kInvalidArgument, "equalized 0, must be 1 where the progressive code is used");
   }
@@ -41,7 +46,8 @@ Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& lay
   // Within the limits above a head has less than 2^36 bytes and a block less than 2^46: only the limit can be passed.
   const auto block_bytes = CheckedMul(layout.head_bytes(), layout.shape.num_kv_heads);
   const auto with_map =
-      block_bytes ? CheckedAdd(*block_bytes, layout.map_bytes() + layout.counts_bytes()) : block_bytes;
+      block_bytes ? CheckedAdd(*block_bytes, layout.map_bytes() + layout.counts_bytes() + layout.pair_bytes())
+                  : block_bytes;
   const auto payload = with_map ? CheckedAdd(*with_map, kLayerPrefixBytes) : with_map;
   if (!payload || *payload > kMaxPayloadBytes) {
     return Status(StatusCode::kCapacityExceeded, "a layer of " + std::to_string(layout.split.total()) + " tokens and " +
@@ -58,7 +64,8 @@ Result<LayerFrame> LayerFrame::Allocate(uint64_t session, uint32_t layer, const 
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(layer, layout));
   KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kLayer, layer, payload_bytes, session}));
   ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
-  writer.Put(CodecNumber(layout.tiers.has_value(), layout.progressive, layout.codec));
+  writer.Put(
+      CodecNumber(layout.pairs.has_value(), layout.tiers.has_value(), layout.progressive, layout.codec));
   writer.Put(static_cast<uint8_t>(layout.equalized));
   writer.Put(static_cast<uint16_t>(layout.shape.head_dim));
   writer.Put(layout.shape.num_kv_heads);
@@ -85,7 +92,7 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   view.layout.codec = codec::TokenCodec::kInt8;
   const bool tiers = number == kTiersNumber || number == kProgressiveNumber;
   view.layout.progressive = number == kProgressiveNumber;
-  if (!tiers) {
+  if (!tiers && number != kPairsNumber) {
     KVANT_ASSIGN_OR_RETURN(view.layout.codec, CodecOf(number));
   }
   const auto equalized = reader.Take<uint8_t>();
@@ -109,6 +116,14 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
     for (const codec::Tier tier : codec::kTiers) {
       view.layout.tiers->of(tier) = counts.Take<uint32_t>();
     }
+  }
+  if (number == kPairsNumber) {
+    KVANT_RETURN_IF_ERROR(CheckShape(view.layout.shape));
+    if (view.block.size() < codec::kPairFormatBytes) {
+      return CheckPayloadBytes(frame, kLayerPrefixBytes + codec::kPairFormatBytes);
+    }
+    KVANT_ASSIGN_OR_RETURN(view.layout.pairs, codec::TakePairFormat(view.layout.shape.head_dim,
+                                                                    view.block.first(codec::kPairFormatBytes)));
   }
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(view.layer, view.layout));
   KVANT_RETURN_IF_ERROR(CheckPayloadBytes(frame, payload_bytes));

@@ -10,6 +10,7 @@
 #include "kvant/cache/sequence.h"
 #include "kvant/engine/backend.h"
 #include "kvant/engine/model.h"
+#include "kvant/policy/pair_statistics.h"
 
 namespace kvant::engine {
 
@@ -18,6 +19,7 @@ enum class PromptStatistics : uint8_t {
   kNone,
   kMass,         ///< the attention that every token is paid by all the prompt's queries: a second pass over the keys
   kSampledMass,  ///< the same of every 8th block of 16 queries, and of the last one
+  kPairs,        ///< what the queries say of the RoPE pairs that they meet keys in
 };
 
 /// What was measured of a layer.
@@ -26,6 +28,8 @@ struct LayerStatistics {
   /// Attention mass, summed over a KV head's query heads; empty unless wanted.
   /// Shapes  [num_kv_heads][tokens of the sequence]
   std::vector<std::vector<float>> mass;
+  /// Of all the prompt's queries, without keys; empty unless wanted. Shapes  [num_kv_heads]
+  std::vector<policy::PairStatistics> pairs;
 };
 
 /// What happens to a layer's keys and values when the whole prompt has passed through that layer.

@@ -201,6 +201,23 @@ TEST_F(GenerateTest, AGrammarErrorIsReturnedWithTheParsersWordsAndNotPrinted) {
   EXPECT_TRUE(Local("int8", options).ok());
 }
 
+// Pages are sent as they lie, with their maps: both paths hold the same bytes.
+TEST_F(GenerateTest, TheSameTextLocallyAndDisaggregatedFromPairPages) {
+  engine::GenerateOptions options;
+  options.max_tokens = 300;
+  options.ignore_eos = true;
+  for (const char* word : {"pnmix:3/1@50%", "pairs:2.0", "pairs:2.5,v=2,g=32,sinks=4"}) {
+    const auto local = Local(word, options);
+    const auto remote = Disaggregated(word, options);
+    ASSERT_TRUE(local.ok()) << local.status().message();
+    ASSERT_TRUE(remote.ok()) << remote.status().message();
+    EXPECT_EQ(local->text, remote->text) << word;
+    EXPECT_EQ(local->kv_bytes, remote->kv_bytes) << word;
+    EXPECT_LT(remote->wire_bytes, remote->wire_bytes_fp16) << word;
+    EXPECT_GT(remote->wire_tokens_encoded, 100U) << word;
+  }
+}
+
 // Tokens sent at 4 bits are raised to the tiers of the larger budget by the planes that were missing.
 TEST_F(GenerateTest, APromptIsRefinedWhileItsAnswerIsDecoded) {
   engine::GenerateOptions options;
