@@ -41,6 +41,12 @@ struct AttentionArm {
   std::string name() const { return fmt::format("{} {}", codec::PrecisionWord(layers->precision()), context); }
 };
 
+/// Layers of a precision, as long as a context.
+struct LayersOf {
+  uint32_t context;
+  AttentionLayers layers;
+};
+
 Status CheckHeads(const AttentionFlags& flags) {
   if (flags.q_heads % flags.kv_heads != 0) {
     return {StatusCode::kInvalidArgument,
@@ -49,29 +55,46 @@ Status CheckHeads(const AttentionFlags& flags) {
   return OkStatus();
 }
 
-Result<std::vector<AttentionLayers>> MakeLayers(const std::vector<codec::Precision>& precisions,
+Result<std::vector<LayersOf>> MakeLayers(const std::vector<codec::Precision>& precisions,
                                                 const AttentionFlags& flags, kernels::Isa isa, AttendJob& job,
                                                 cache::MemoryAccount* account, ThreadPool* pool, Console& console) {
-  std::vector<AttentionLayers> layers;
+  std::vector<LayersOf> layers;
   for (const codec::Precision& precision : precisions) {
     console.ShowProgress("prepare", layers.size(), precisions.size(), codec::PrecisionWord(precision));
     KVANT_RETURN_IF_ERROR(CheckAttention(flags.shape(), precision, isa, job, pool));
-    KVANT_ASSIGN_OR_RETURN(AttentionLayers made,
-                           AttentionLayers::Make(flags.shape(), precision, isa, flags.largest_context(),
-                                                 flags.format_bytes(), account, pool));
-    layers.push_back(std::move(made));
+    // Layers of a spectrum have tiers of a context's own tokens; any others are as good in parts.
+    for (const uint32_t context : precision.spectrum ? flags.contexts : std::vector{flags.largest_context()}) {
+      KVANT_ASSIGN_OR_RETURN(AttentionLayers made, AttentionLayers::Make(flags.shape(), precision, isa, context,
+                                                                         flags.format_bytes(), account, pool));
+      layers.push_back({context, std::move(made)});
+    }
   }
   return layers;
 }
 
-std::vector<AttentionArm> ArmsOf(const std::vector<AttentionLayers>& layers, const std::vector<uint32_t>& contexts) {
+std::vector<AttentionArm> ArmsOf(const std::vector<LayersOf>& layers, const std::vector<uint32_t>& contexts) {
   std::vector<AttentionArm> arms;
   for (const uint32_t context : contexts) {
-    for (const AttentionLayers& of : layers) {
-      arms.push_back({&of, context});
+    for (const LayersOf& of : layers) {
+      if (of.layers.divisible() || of.context == context) {
+        arms.push_back({&of.layers, context});
+      }
     }
   }
   return arms;
+}
+
+/// What a spectrum's tokens are in, and that no prompt chose them.
+std::vector<std::string> TierNotes(const std::vector<AttentionArm>& arms) {
+  std::vector<std::string> notes;
+  for (const AttentionArm& arm : arms) {
+    if (!arm.layers->divisible()) {
+      const codec::TierCounts counts = arm.layers->tier_counts();
+      notes.push_back(fmt::format("{}: {} tokens at fp16, {} int8, {} int4, {} dropped, chosen at random", arm.name(),
+                                  counts.fp16, counts.int8, counts.int4, counts.dropped));
+    }
+  }
+  return notes;
 }
 
 std::vector<Turn> TurnsOf(const std::vector<AttentionArm>& arms, AttendJob& job, ReadProbe& probe) {
@@ -137,17 +160,20 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
   report.notes = {fmt::format("one query token, {} query heads over {} KV heads of {}; Mtok/s: cached tokens met",
                               flags.q_heads, flags.kv_heads, flags.head_dim),
                   fmt::format("memory read in the same rounds: {:.2f} GB/s", read_gb_s)};
+  const std::vector<std::string> tiers = TierNotes(arms);
+  report.notes.insert(report.notes.end(), tiers.begin(), tiers.end());
+  report.facts["tiers"] = tiers;
   return report;
 }
 
 Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
-  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePlainPrecisionList(flags.kv));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(flags.kv));
   KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
   KVANT_RETURN_IF_ERROR(CheckHeads(flags));
   ThreadPool pool(flags.cpu.threads);
   AttendJob job(isa, flags.shape(), flags.q_heads, &pool);
   cache::MemoryAccount account;
-  KVANT_ASSIGN_OR_RETURN(const std::vector<AttentionLayers> layers,
+  KVANT_ASSIGN_OR_RETURN(const std::vector<LayersOf> layers,
                          MakeLayers(precisions, flags, isa, job, &account, &pool, console));
   KVANT_ASSIGN_OR_RETURN(ReadProbe probe, ReadProbe::Allocate(flags.format_bytes(), &pool));
   const std::vector<AttentionArm> arms = ArmsOf(layers, flags.contexts);

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "cli/bench/memory.h"
 #include "kvant/base/buffer.h"
 #include "kvant/base/checked.h"
+#include "kvant/policy/tier_map.h"
 
 namespace kvant::cli {
 namespace {
@@ -16,11 +19,33 @@ constexpr uint32_t kBatchRows = 1024;  // of random keys and values; they repeat
 constexpr uint32_t kCheckedTokens = 700;
 constexpr uint32_t kTokensPerCall = 1U << 15;
 
+/// The tiers of a layer's tokens that are due, by an importance drawn at random; nothing without a spectrum.
+Result<std::optional<codec::TierMap>> RandomTiers(const cache::LayerCache& layer, const codec::Precision& precision,
+                                                  codec::PromptTail tail) {
+  const uint32_t due = layer.num_due(tail);
+  if (!precision.spectrum || due == 0) {
+    return std::optional<codec::TierMap>();
+  }
+  const uint32_t heads = layer.shape().num_kv_heads;
+  std::vector<std::vector<float>> importance(heads);
+  for (uint32_t head = 0; head < heads; ++head) {
+    for (const Half value : RandomHalves(due, 1.0F, head + 1)) {
+      importance[head].push_back(std::fabs(ToFloat(value)));
+    }
+  }
+  const policy::TierRequest request{heads, layer.split().num_sinks, due, importance};
+  KVANT_ASSIGN_OR_RETURN(codec::TierMap tiers, policy::MakeTierMap(*precision.spectrum, request));
+  return std::optional(std::move(tiers));
+}
+
+const codec::TierMap* PointerTo(const std::optional<codec::TierMap>& tiers) { return tiers ? &*tiers : nullptr; }
+
 /// A small layer, encoded as after a prompt.
 Result<cache::LayerCache> CheckedLayer(const codec::CacheShape& shape, const codec::Precision& precision,
                                        kernels::Isa isa, cache::MemoryAccount* account, ThreadPool* pool) {
   KVANT_ASSIGN_OR_RETURN(cache::LayerCache layer, RandomLayer(shape, precision, isa, kCheckedTokens, account, pool));
-  KVANT_RETURN_IF_ERROR(layer.EncodeDue(codec::PromptTail::kByPosition, pool));
+  KVANT_ASSIGN_OR_RETURN(const auto tiers, RandomTiers(layer, precision, codec::PromptTail::kByPosition));
+  KVANT_RETURN_IF_ERROR(layer.EncodeDue(codec::PromptTail::kByPosition, pool, PointerTo(tiers)));
   return layer;
 }
 
@@ -60,9 +85,10 @@ Result<AttentionLayers> AttentionLayers::Make(const codec::CacheShape& shape, co
   Buffer block;
   {
     KVANT_ASSIGN_OR_RETURN(cache::LayerCache exact, RandomLayer(shape, precision, isa, num_tokens, account, pool));
-    layout = exact.PlanBlock(codec::PromptTail::kEncodeAll);
+    KVANT_ASSIGN_OR_RETURN(const auto tiers, RandomTiers(exact, precision, codec::PromptTail::kEncodeAll));
+    layout = exact.PlanBlock(codec::PromptTail::kEncodeAll, PointerTo(tiers));
     KVANT_ASSIGN_OR_RETURN(block, Buffer::Allocate(layout.total_bytes()));
-    exact.WriteBlock(layout, block.bytes(), pool);
+    exact.WriteBlock(layout, block.bytes(), pool, PointerTo(tiers));
   }
   AttentionLayers result(precision);
   result.num_kv_heads_ = shape.num_kv_heads;
@@ -80,6 +106,9 @@ Result<AttentionLayers> AttentionLayers::Make(const codec::CacheShape& shape, co
 }
 
 uint32_t AttentionLayers::ChunksOf(uint32_t num_tokens) const {
+  if (!divisible()) {
+    return layers_.front().num_chunks();
+  }
   return std::min(static_cast<uint32_t>(CeilDiv(num_tokens, cache::kChunkTokens)), layers_.front().num_chunks());
 }
 

@@ -14,13 +14,18 @@ namespace kvant::cli {
 /// memory of its own.
 class AttentionLayers {
  public:
-  /// As many layers of `num_tokens` tokens as take `total_bytes`, at least two.
+  /// As many layers of `num_tokens` tokens as take `total_bytes`, at least two. A spectrum's tokens are given to tiers
+  /// by an importance drawn at random, for each KV head: there is no prompt to measure one of.
   /// Errors  kOutOfMemory
   static Result<AttentionLayers> Make(const codec::CacheShape& shape, const codec::Precision& precision,
                                       kernels::Isa isa, uint32_t num_tokens, uint64_t total_bytes,
                                       cache::MemoryAccount* account, ThreadPool* pool);
 
   const codec::Precision& precision() const { return precision_; }
+  /// Of a spectrum, what of the encoded tokens lies where.
+  codec::TierCounts tier_counts() const { return layers_.front().tier_counts(); }
+  /// Whether a part of a layer is like a shorter layer. Tiers lie one after another, so a spectrum's is not.
+  bool divisible() const { return !precision_.spectrum; }
   /// Attend to `num_tokens` tokens a few times over, on the next places in memory with every round.
   void Attend(AttendJob& job, uint32_t num_tokens, uint32_t round) const;
   /// Attentions of one Attend.

@@ -16,7 +16,8 @@ TEST(CheckAttention, EveryPrecisionOfEveryInstructionSetPasses) {
   ThreadPool pool(2);
   for (const kernels::Isa isa : kernels::AvailableIsas()) {
     AttendJob job(isa, kShape, kQueryHeads, &pool);
-    for (const char* word : {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off"}) {
+    for (const char* word : {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off", "spectrum:b=0.4", "spectrum:b=0.7,eq=off",
+                             "sws:0.5"}) {
       const Status status = CheckAttention(kShape, Parse(word), isa, job, &pool);
       EXPECT_TRUE(status.ok()) << kernels::IsaName(isa) << ": " << status.message();
     }
@@ -52,6 +53,17 @@ TEST(AttentionLayers, ALoadIsTheBytesOfItsTokens) {
   EXPECT_EQ(layers->LoadOf(1024).bytes, 1024 * 2 * 2 * kRowBytes);
   EXPECT_EQ(layers->LoadOf(cache::kChunkTokens).tokens, cache::kChunkTokens);
   EXPECT_EQ(layers->LoadOf(100).tokens, cache::kChunkTokens) << "whole chunks";
+}
+
+TEST(AttentionLayers, TiersHaveTheCountsOfTheBudget) {
+  ThreadPool pool(2);
+  cache::MemoryAccount account;
+  const auto layers = AttentionLayers::Make(kShape, Parse("spectrum:b=0.3,eq=off,sinks=0"), kernels::BestIsa(), 1000,
+                                            1'000'000, &account, &pool);
+  ASSERT_TRUE(layers.ok()) << layers.status().message();
+  EXPECT_EQ(layers->tier_counts(), (codec::TierCounts{0, 199, 801, 0}));
+  EXPECT_EQ(layers->LoadOf(1000).tokens, 1000U);
+  EXPECT_EQ(layers->LoadOf(1000).bytes, 2U * 2 * (199 * (64 + 2) + 801 * (32 + 2)));
 }
 
 TEST(AttentionLayers, EveryRoundAttendsToTheSameContents) {

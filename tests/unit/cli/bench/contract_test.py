@@ -75,6 +75,16 @@ class BenchContractTest(unittest.TestCase):
             fp16 = next(other for other in report["arms"] if other["name"] == "fp16 " + arm["name"].split()[1])
             self.assertAlmostEqual(over, arm["median"] / fp16["median"])
 
+    def test_attention_over_the_tiers_of_a_spectrum(self):
+        shape = ("--head-dim", "64", "--kv-heads", "2", "--q-heads", "6")
+        report = self.report("attention", *SMALL, *shape, "--context", "512,1024", "--kv",
+                             "int8,spectrum:b=0.4,eq=off,sinks=0")
+        word = "spectrum:b=0.4,eq=off,sinks=0"
+        self.assertEqual(self.names(report), ["int8 512", word + " 512", "int8 1024", word + " 1024"])
+        self.assertEqual(report["arms"][3]["bytes"], 2 * 2 * (614 * 66 + 410 * 34))
+        self.assertEqual(report["tiers"][1],
+                         word + " 1024: 0 tokens at fp16, 614 int8, 410 int4, 0 dropped, chosen at random")
+
     def test_a_gpu_that_is_not_there_is_named(self):
         for bench in ("attention", "codec", "pack"):
             done = subprocess.run([KVANT, "bench", bench, "--device", "cuda", "--quick", "--json"], capture_output=True,
@@ -139,7 +149,6 @@ class BenchContractTest(unittest.TestCase):
                                 (("codec", "--compare", "llama.cpp"), "--compare"),
                                 (("codec", "--head-dim", "33"), "--head-dim"), (("codec", "--kv", "int3"), "int3"),
                                 (("attention", "--q-heads", "9"), "--q-heads"),
-                                (("attention", "--kv", "spectrum:b=0.5"), "no prompt"),
                                 (("codec", "--kv", "int8,sws:0.5"), "no prompt"),
                                 (("attention", "--context", "0"), "--context"),
                                 (("attention", "--context", "4"), "from 128"),
