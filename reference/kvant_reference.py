@@ -26,6 +26,7 @@ MAX_TOKENS = 2**24
 MAX_LAYERS = 1024
 MAX_KV_HEADS = 1024
 MAX_SINKS = 128
+PAGE_TOKENS = (32, 64, 128)
 MAX_SKIPPED = 2**24 - 1
 MAX_TEXT = 4096
 MAX_GRAMMAR = 2**20
@@ -39,6 +40,7 @@ OF_A_LAYER = ("layer", "upgrade request", "upgrade")
 FP16, INT8, INT4, INT4_AFFINE = range(4)
 BITS = {FP16: 16, INT8: 8, INT4: 4, INT4_AFFINE: 4}
 TIERS, PROGRESSIVE = 4, 5  # the codec bytes where every token has a tier of its own: of plain codecs, of one code
+PAIRS = 6  # pair pages
 TIER_NAMES = ("fp16", "int8", "int4", "dropped")
 
 
@@ -183,7 +185,7 @@ def check_shape(fields):
 
 
 def check_codec(fields):
-    require(fields["codec"] <= PROGRESSIVE, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
+    require(fields["codec"] <= PAIRS, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
 
 
 def decode_hello(reader, frame):
@@ -206,6 +208,8 @@ def decode_hello(reader, frame):
         require(exact, INVALID_ARGUMENT, "fp16 with options")
     else:
         in_range("sinks", fields["sinks"], 0, MAX_SINKS)
+        if codec == PAIRS:
+            require(fields["equalize"] == 0 and fields["residual"] in PAGE_TOKENS, INVALID_ARGUMENT, "pair pages")
         if fields["residual"] != ENDLESS:
             in_range("residual", fields["residual"], 1, 128)
         wrong = (codec == INT4 and fields["equalize"] == 1) or (codec == INT4_AFFINE and fields["equalize"] == 0)
@@ -247,6 +251,9 @@ def decode_layer(reader, frame):
         require(fields["equalized"] == 1, INVALID_ARGUMENT, "the progressive code without equalization")
     if fields["equalized"]:
         require(fields["codec"] != FP16 and fields["num_encoded"] > 0, INVALID_ARGUMENT, "equalized")
+    if fields["codec"] == PAIRS:
+        decode_pair_layer(reader, frame, fields)
+        return
     counts_bytes = 0
     if fields["codec"] in (TIERS, PROGRESSIVE):
         counts_bytes = 16
@@ -258,6 +265,75 @@ def decode_layer(reader, frame):
     reader.rest(size - counts_bytes)
     frame.fields.update(fields)
     frame.keys, frame.values = decode_block(reader, fields)
+
+
+# ---- pair pages: pair-pages.md ----
+
+def decode_pair_layer(reader, frame, fields):
+    require(fields["equalized"] == 0, INVALID_ARGUMENT, "equalized pair pages")
+    version, bits, tokens, group, key_rule, value_rule, turned, pairs, key_bits, zero = reader.take("BBHHBBBBHI")
+    require(version == 1, VERSION_UNSUPPORTED, f"pair pages of version {version}")
+    for name, value in (("key rule", key_rule), ("value rule", value_rule), ("turned", turned), ("pairs", pairs)):
+        in_range(name, value, 0, 1)
+    in_range("reserved", zero, 0, 0)
+    d, h, e = fields["head_dim"], fields["num_kv_heads"], fields["num_encoded"]
+    require(d % 16 == 0, MODEL_UNSUPPORTED, f"head dimension {d}")
+    require(tokens in PAGE_TOKENS and bits in (2, 3, 4, 8), INVALID_ARGUMENT, "page")
+    require(group > 0 and group % 16 == 0 and d % group == 0, INVALID_ARGUMENT, f"value group {group}")
+    require(d <= key_bits <= 4 * d and key_bits % 2 == 0, INVALID_ARGUMENT, f"key bits {key_bits}")
+    require(e % tokens == 0, INVALID_ARGUMENT, f"{e} tokens in pages of {tokens}")
+    page = key_bits * tokens // 8 + 4 * d + tokens * d * bits // 8 + 4 * tokens * d // group
+    exact = fields["num_sinks"] + fields["num_tail"]
+    size = h * (d // 4 + e // tokens * page + 4 * d * exact)
+    require(16 + size <= MAX_PAYLOAD - 24, CAPACITY_EXCEEDED, f"a block of {size} bytes")
+    reader.rest(size)
+    fields.update(value_bits=bits, page_tokens=tokens, value_group=group, key_rule=key_rule, value_rule=value_rule,
+                  turned=turned, pairs=pairs, key_bits=key_bits)
+    maps = []
+    for _ in range(h):
+        packed = reader.array(np.uint8, d // 4)
+        widths = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
+        require(((widths >= 1) & (widths <= 4)).all() and 2 * int(widths.sum()) == key_bits, CORRUPTION, "width map")
+        maps.append(np.repeat(widths, 2) if pairs else np.concatenate([widths, widths]))
+    keys, values = [], []
+    for head in range(h):
+        parts = [(exact_rows(reader, fields["num_sinks"], d), exact_rows(reader, fields["num_sinks"], d))]
+        for _ in range(e // tokens):
+            page_keys, page_values = decode_pair_page(reader, maps[head], tokens, bits, group)
+            parts.append((page_keys, turn(page_values) if turned else page_values))
+        parts.append((exact_rows(reader, fields["num_tail"], d), exact_rows(reader, fields["num_tail"], d)))
+        keys.append(np.concatenate([part[0] for part in parts]))
+        values.append(np.concatenate([part[1] for part in parts]))
+    frame.fields.update(fields)
+    frame.keys, frame.values = np.stack(keys), np.stack(values)
+
+
+def decode_pair_page(reader, widths, tokens, bits, group):
+    """One KV head's page; widths [d]. Returns keys, values [tokens, d] fp32."""
+    d = len(widths)
+    codes = np.zeros((tokens, d), np.float32)
+    for plane in range(4):
+        for channel in np.flatnonzero(widths > plane):
+            packed = reader.array(np.uint8, tokens // 8)
+            codes[:, channel] += np.unpackbits(packed, bitorder="little").astype(np.float32) * np.float32(2 ** plane)
+    scales, zeros = (reader.array(np.float16, d).astype(np.float32) for _ in "sz")
+    keys = scales * codes + zeros
+    rows = np.unpackbits(reader.array(np.uint8, tokens, d * bits // 8), axis=1, bitorder="little")
+    weights = (2 ** np.arange(bits)).astype(np.float32)
+    codes = (rows.reshape(tokens, d, bits).astype(np.float32) * weights).sum(axis=2)
+    scales, zeros = (np.repeat(reader.array(np.float16, tokens, d // group).astype(np.float32), group, axis=1)
+                     for _ in "sz")
+    return keys, scales * codes + zeros
+
+
+def turn(rows):
+    """Rows by the orthonormal Hadamard matrix of pair-pages.md, by its definition."""
+    d = rows.shape[1]
+    size = d & -d
+    common = np.bitwise_and.outer(np.arange(size), np.arange(size))
+    parity = sum(common >> bit & 1 for bit in range(8)) & 1
+    matrix = (1 - 2 * parity) / np.sqrt(size)
+    return (rows.reshape(-1, size).astype(np.float64) @ matrix).reshape(rows.shape).astype(np.float32)
 
 
 def tiers_of(fields):

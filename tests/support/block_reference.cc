@@ -268,6 +268,39 @@ std::vector<float> EncodeUpgradeRef(const codec::UpgradeLayout& layout, const co
   return middles;
 }
 
+std::vector<float> EncodePairBlockRef(const codec::LayerBlockLayout& layout, const std::vector<codec::WidthMap>& maps,
+                                      const LayerRows& rows, std::span<std::byte> block) {
+  const codec::PairFormat& format = layout.pairs->format;
+  const codec::TokenSplit& split = layout.split;
+  const size_t page_floats = size_t{format.page_tokens} * rows.head_dim;
+  codec::PutPairFormat(*layout.pairs, block.first(codec::kPairFormatBytes));
+  std::vector<float> keys(rows.keys.size());
+  std::vector<float> values(keys.size());
+  ToFloat(rows.keys, keys);
+  ToFloat(rows.values, values);
+  for (uint32_t h = 0; h < layout.shape.num_kv_heads; ++h) {
+    codec::PutWidthMap(maps[h], block.subspan(codec::kPairFormatBytes + h * layout.pairs->map_bytes(),
+                                              layout.pairs->map_bytes()));
+    const codec::LayerBlockHead<std::byte> head = codec::HeadOf(layout, block, h);
+    const uint32_t tail = split.num_sinks + split.num_encoded;
+    CopyRows(rows.keys.data() + rows.Row(h, 0), head.sink_keys);
+    CopyRows(rows.values.data() + rows.Row(h, 0), head.sink_values);
+    CopyRows(rows.keys.data() + rows.Row(h, tail), head.tail_keys);
+    CopyRows(rows.values.data() + rows.Row(h, tail), head.tail_values);
+    for (uint32_t page = 0; page < split.num_encoded / format.page_tokens; ++page) {
+      const size_t at = rows.Row(h, split.num_sinks + page * format.page_tokens);
+      const codec::PairPage encoded =
+          codec::EncodePairPageRef(format, maps[h], &rows.keys[at], &rows.values[at], rows.head_dim);
+      codec::SerializePairPage(format, maps[h], encoded,
+                               head.pages.subspan(page * layout.pairs->page_bytes(), layout.pairs->page_bytes()));
+      codec::DecodePairPageRef(format, encoded, std::span(keys).subspan(at, page_floats),
+                               std::span(values).subspan(at, page_floats));
+    }
+  }
+  keys.insert(keys.end(), values.begin(), values.end());
+  return keys;
+}
+
 codec::TierMap RandomTiers(const codec::TierCounts& counts, uint32_t num_kv_heads, uint64_t seed) {
   codec::TierMap map{counts, {}};
   Lcg random(seed);

@@ -35,6 +35,11 @@ std::vector<float> EncodeUpgradeRef(const codec::UpgradeLayout& layout, const co
                                     const LayerRows& rows, const codec::TierMap& from, const codec::TierMap& to,
                                     std::span<std::byte> block);
 
+/// One block of pair pages, straight from the scalar codec. Returns what it decodes to: keys, then values,
+/// [num_kv_heads, num_tokens, head_dim] each. Values are not turned.
+std::vector<float> EncodePairBlockRef(const codec::LayerBlockLayout& layout, const std::vector<codec::WidthMap>& maps,
+                                      const LayerRows& rows, std::span<std::byte> block);
+
 /// Tiers of every head's tokens at random, with these counts.
 codec::TierMap RandomTiers(const codec::TierCounts& counts, uint32_t num_kv_heads, uint64_t seed);
 

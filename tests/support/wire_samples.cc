@@ -18,6 +18,7 @@ constexpr uint64_t kSession = 0x0123456789ABCDEF;
 // The codec bytes of a spectrum, and of one in the progressive code.
 constexpr uint32_t kTiers = 4;
 constexpr uint32_t kProgressive = 5;
+constexpr uint32_t kPairs = 6;
 
 class Lines {
  public:
@@ -50,7 +51,8 @@ std::string HelloFields(const wire::Hello& hello) {
       .Add("rope_digest", hello.model.rope_digest)
       .Add("num_prompt_tokens", hello.num_prompt_tokens)
       .Add("num_context_tokens", hello.num_context_tokens)
-      .Add("codec", hello.precision.is_progressive() ? kProgressive
+      .Add("codec", hello.precision.pairs              ? kPairs
+                    : hello.precision.is_progressive() ? kProgressive
                     : hello.precision.spectrum       ? kTiers
                                                      : static_cast<uint32_t>(hello.precision.codec))
       .Add("equalize", static_cast<uint32_t>(hello.precision.equalize))
@@ -127,6 +129,44 @@ WireSample LayerSample(const std::string& name, uint32_t layer, const codec::Lay
   return sample;
 }
 
+// Pages from the scalar codec, straight into the block.
+WireSample PairSample(const std::string& name, uint32_t layer, const codec::CacheShape& shape,
+                      const codec::PairFormat& format, codec::PairLayout pairs, const codec::TokenSplit& split) {
+  std::vector<codec::WidthMap> maps;
+  for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
+    codec::WidthMap map{pairs, std::vector<uint8_t>(shape.head_dim / 2)};
+    for (uint32_t pair = 0; pair < map.widths.size(); ++pair) {
+      map.widths[pair] = static_cast<uint8_t>((pair * 3 + head) % 4 + 1);
+    }
+    maps.push_back(map);
+  }
+  codec::LayerBlockLayout layout{shape, TokenCodec::kInt8, false, split};
+  layout.pairs = codec::PairBlockFormat{format, pairs, false, maps[0].BitsPerKey()};
+  wire::LayerFrame frame = wire::LayerFrame::Allocate(kSession, layer, layout).value();
+  const LayerRows rows = MakeRows(shape, split.total(), layer);
+  std::vector<float> values = EncodePairBlockRef(layout, maps, rows, frame.block());
+  WireSample sample{name, std::move(frame).Seal(), "", std::move(values)};
+  Lines lines = Begin("layer", layer);
+  lines.Add("codec", kPairs)
+      .Add("equalized", 0)
+      .Add("head_dim", shape.head_dim)
+      .Add("num_kv_heads", shape.num_kv_heads)
+      .Add("num_layers", shape.num_layers)
+      .Add("num_sinks", split.num_sinks)
+      .Add("num_encoded", split.num_encoded)
+      .Add("num_tail", split.num_tail)
+      .Add("value_bits", format.value_bits)
+      .Add("page_tokens", format.page_tokens)
+      .Add("value_group", format.value_group)
+      .Add("key_rule", static_cast<uint32_t>(format.key_rule))
+      .Add("value_rule", static_cast<uint32_t>(format.value_rule))
+      .Add("turned", 0)
+      .Add("pairs", static_cast<uint32_t>(pairs))
+      .Add("key_bits", maps[0].BitsPerKey());
+  sample.fields = lines.Take();
+  return sample;
+}
+
 std::string TierIds(std::span<const codec::Tier> ids) {
   std::string text;
   for (const codec::Tier id : ids) {
@@ -186,53 +226,9 @@ std::string VariantName(TokenCodec codec, bool equalized) {
   return "layer_" + std::string(codec::TokenCodecName(codec)) + (equalized ? "_eq" : "");
 }
 
-}  // namespace
-
-std::vector<WireSample> GoldenSamples() {
-  std::vector<WireSample> samples;
-  samples.push_back(HelloSample("hello_fp16", "fp16"));
-  samples.push_back(HelloSample("hello_int4", "int4"));
-  samples.push_back(HelloSample("hello_int8_plain", "int8,eq=off,sinks=0,residual=inf"));
-  samples.push_back(HelloSample("hello_tiers", "spectrum,sinks=2"));
-  samples.push_back(HelloSample("hello_progressive", "progressive,sinks=2"));
-  samples.push_back(VerdictSample("hello_reply_accept", "hello reply", {}));
-  samples.push_back(
-      VerdictSample("hello_reply_refuse", "hello reply", {StatusCode::kMismatch, "head_dim: sender 64, receiver 80"}));
-  uint32_t layer = 0;
-  for (const auto& [codec, equalized] : Variants()) {
-    const codec::LayerBlockLayout layout{{30, 2, 36}, codec, equalized, {2, 9, 1}};
-    samples.push_back(LayerSample(VariantName(codec, equalized), layer++, layout, 1));
-  }
-  for (const bool equalized : {false, true}) {
-    const codec::LayerBlockLayout layout{
-        {30, 2, 36}, TokenCodec::kInt8, equalized, {2, 9, 1}, codec::TierCounts{2, 3, 3, 1}};
-    samples.push_back(LayerSample(equalized ? "layer_tiers_eq" : "layer_tiers", layer++, layout, 1));
-  }
-  samples.push_back(LayerSample(
-      "layer_progressive", layer++,
-      {{30, 2, 36}, TokenCodec::kInt8, true, {2, 9, 1}, codec::TierCounts{2, 3, 3, 1}, /*progressive=*/true}, 1));
-  samples.push_back(LayerSample("layer_skipped", layer++, {{30, 2, 36}, TokenCodec::kInt8, true, {0, 9, 1, 300}}, 1));
-  samples.push_back(OfferSample());
-  samples.push_back(RequestSample());
-  samples.push_back(UpgradeSample());
-  samples.push_back(FinishSample());
-  samples.push_back({"done",
-                     wire::EncodeDone(kSession, {123456789012, 30}).value(),
-                     Begin("done").Add("received_bytes", 123456789012).Add("num_layers", 30).Take(),
-                     {}});
-  samples.push_back(VerdictSample("error", "error", {StatusCode::kNumeric, "layer 3: a key at position 17 is NaN"}));
-  samples.push_back({"cancel", wire::EncodeCancel(kSession).value(), Begin("cancel").Take(), {}});
-  for (WireSample& sample : AnswerSamples()) {
-    samples.push_back(std::move(sample));
-  }
-  return samples;
-}
-
-std::vector<WireSample> ManyLayerSamples() {
+void AddTokenLayerSamples(uint32_t layer, std::vector<WireSample>& samples) {
   const codec::TokenSplit splits[] = {{4, 133, 0}, {0, 128, 9}, {4, 129, 3}, {1, 1, 1}, {0, 3, 0}};
   const uint32_t head_dims[] = {32, 36, 40, 44, 80, 96, 100, 252, 256};
-  std::vector<WireSample> samples;
-  uint32_t layer = 0;
   for (const uint32_t head_dim : head_dims) {
     for (const auto& [codec, equalized] : Variants()) {
       const codec::TokenSplit split = splits[layer % std::size(splits)];
@@ -255,6 +251,73 @@ std::vector<WireSample> ManyLayerSamples() {
       }
     }
   }
+}
+
+}  // namespace
+
+std::vector<WireSample> GoldenSamples() {
+  std::vector<WireSample> samples;
+  samples.push_back(HelloSample("hello_fp16", "fp16"));
+  samples.push_back(HelloSample("hello_int4", "int4"));
+  samples.push_back(HelloSample("hello_int8_plain", "int8,eq=off,sinks=0,residual=inf"));
+  samples.push_back(HelloSample("hello_tiers", "spectrum,sinks=2"));
+  samples.push_back(HelloSample("hello_progressive", "progressive,sinks=2"));
+  samples.push_back(HelloSample("hello_pairs", "pnmix:3/1@50%,g=64"));
+  samples.push_back(VerdictSample("hello_reply_accept", "hello reply", {}));
+  samples.push_back(
+      VerdictSample("hello_reply_refuse", "hello reply", {StatusCode::kMismatch, "head_dim: sender 64, receiver 80"}));
+  uint32_t layer = 0;
+  for (const auto& [codec, equalized] : Variants()) {
+    const codec::LayerBlockLayout layout{{30, 2, 36}, codec, equalized, {2, 9, 1}};
+    samples.push_back(LayerSample(VariantName(codec, equalized), layer++, layout, 1));
+  }
+  for (const bool equalized : {false, true}) {
+    const codec::LayerBlockLayout layout{
+        {30, 2, 36}, TokenCodec::kInt8, equalized, {2, 9, 1}, codec::TierCounts{2, 3, 3, 1}};
+    samples.push_back(LayerSample(equalized ? "layer_tiers_eq" : "layer_tiers", layer++, layout, 1));
+  }
+  samples.push_back(LayerSample(
+      "layer_progressive", layer++,
+      {{30, 2, 36}, TokenCodec::kInt8, true, {2, 9, 1}, codec::TierCounts{2, 3, 3, 1}, /*progressive=*/true}, 1));
+  samples.push_back(LayerSample("layer_skipped", layer++, {{30, 2, 36}, TokenCodec::kInt8, true, {0, 9, 1, 300}}, 1));
+  samples.push_back(PairSample("layer_pairs", layer++, {30, 2, 32}, {32, 32, 3, 16, codec::PairRule::kMidRise},
+                               codec::PairLayout::kInterleaved, {2, 64, 1}));
+  samples.push_back(OfferSample());
+  samples.push_back(RequestSample());
+  samples.push_back(UpgradeSample());
+  samples.push_back(FinishSample());
+  samples.push_back({"done",
+                     wire::EncodeDone(kSession, {123456789012, 30}).value(),
+                     Begin("done").Add("received_bytes", 123456789012).Add("num_layers", 30).Take(),
+                     {}});
+  samples.push_back(VerdictSample("error", "error", {StatusCode::kNumeric, "layer 3: a key at position 17 is NaN"}));
+  samples.push_back({"cancel", wire::EncodeCancel(kSession).value(), Begin("cancel").Take(), {}});
+  for (WireSample& sample : AnswerSamples()) {
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+std::vector<WireSample> ManyLayerSamples() {
+  std::vector<WireSample> samples;
+  uint32_t layer = 0;
+  for (const uint32_t head_dim : {32U, 64U, 80U, 256U}) {
+    for (const uint32_t value_bits : {2U, 3U, 4U, 8U}) {
+      for (const uint32_t page_tokens : {32U, 64U, 128U}) {
+        const codec::PairFormat format{head_dim,
+                                       page_tokens,
+                                       value_bits,
+                                       layer % 2 == 0 ? head_dim : 16,
+                                       static_cast<codec::PairRule>(layer % 2),
+                                       static_cast<codec::PairRule>(layer / 2 % 2)};
+        samples.push_back(PairSample("layer_pairs_d" + std::to_string(head_dim) + "_" + std::to_string(layer), layer,
+                                     {1024, 1 + layer % 3, head_dim}, format,
+                                     static_cast<codec::PairLayout>(layer / 2 % 2), {layer % 5, 2 * page_tokens, 7}));
+        ++layer;
+      }
+    }
+  }
+  AddTokenLayerSamples(layer, samples);
   return samples;
 }
 

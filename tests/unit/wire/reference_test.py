@@ -66,6 +66,17 @@ class SamplesTest(unittest.TestCase):
             self.compare_folder(pathlib.Path(folder), 60)
 
 
+class TurnTest(unittest.TestCase):
+    def test_the_matrix_is_its_own_inverse_and_keeps_lengths(self):
+        random = np.random.default_rng(1)
+        for d in (32, 64, 80, 96, 256):
+            rows = random.standard_normal((3, d)).astype(np.float32)
+            turned = reference.turn(rows)
+            self.assertGreater(np.abs(turned - rows).max(), 0.1)
+            np.testing.assert_allclose(reference.turn(turned), rows, atol=1e-5)
+            np.testing.assert_allclose((turned ** 2).sum(axis=1), (rows ** 2).sum(axis=1), rtol=1e-5)
+
+
 class RefusalTest(unittest.TestCase):
     def code_of(self, data):
         with self.assertRaises(reference.FormatError) as caught:
