@@ -4,7 +4,7 @@
 
 namespace kvant::cli {
 
-Result<std::vector<codec::Precision>> ParsePrecisionList(std::string_view list) {
+std::vector<std::string> SplitPrecisionList(std::string_view list) {
   std::vector<std::string> words;
   while (true) {
     const std::string_view part = list.substr(0, list.find(','));
@@ -15,12 +15,15 @@ Result<std::vector<codec::Precision>> ParsePrecisionList(std::string_view list) 
       words.emplace_back(part);
     }
     if (part.size() == list.size()) {
-      break;
+      return words;
     }
     list.remove_prefix(part.size() + 1);
   }
+}
+
+Result<std::vector<codec::Precision>> ParsePrecisionList(std::string_view list) {
   std::vector<codec::Precision> precisions;
-  for (const std::string& word : words) {
+  for (const std::string& word : SplitPrecisionList(list)) {
     KVANT_ASSIGN_OR_RETURN(const codec::Precision precision, codec::ParsePrecision(word));
     precisions.push_back(precision);
   }
@@ -34,6 +37,11 @@ Result<std::vector<codec::Precision>> ParsePlainPrecisionList(std::string_view l
       return Status(StatusCode::kInvalidArgument,
                     "precision '" + codec::PrecisionWord(precision) +
                         "': there is no prompt here to choose tiers by; its tiers are fp16, int8 and int4");
+    }
+    if (precision.pairs) {
+      return Status(StatusCode::kInvalidArgument,
+                    "precision '" + codec::PrecisionWord(precision) +
+                        "' has pages, not rows; bench attention and bench pack measure them");
     }
   }
   return precisions;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -8,7 +9,10 @@
 
 namespace kvant::cli {
 
-/// "int8,eq=off,int4" is int8,eq=off and int4: a part with '=' and no ':' before it is an option of the word before.
+/// A list's words: a part with '=' and no ':' before it is an option of the word before.
+std::vector<std::string> SplitPrecisionList(std::string_view list);
+
+/// "int8,eq=off,int4" is int8,eq=off and int4.
 /// Errors  those of codec::ParsePrecision
 Result<std::vector<codec::Precision>> ParsePrecisionList(std::string_view list);
 

@@ -75,11 +75,6 @@ Status ParseKind(std::string_view word, std::string_view kind, Precision* precis
   if (precision->spectrum) {
     return OkStatus();
   }
-  if (IsPairWord(word)) {
-    return {StatusCode::kPrecisionUnsupported,
-            "precision '" + std::string(word) + "' is of pair pages, which no cache holds yet; bench attention and "
-            "bench pack measure them"};
-  }
   return {StatusCode::kPrecisionUnsupported,
           "unknown precision '" + std::string(word) + "'; known are fp16, int8, int4, spectrum:b=B, "
           "progressive:b=B, pdtrim:B, sws:B, pnmix:H/L@R%, pairs:B"};

@@ -1,12 +1,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "cli/bench/attention_layers.h"
 #include "cli/bench/bench.h"
 #include "cli/bench/gpu_bench.h"
 #include "cli/bench/memory.h"
+#include "cli/bench/pair_layers.h"
 #include "cli/bench/report.h"
 #include "cli/engine_flags.h"
 #include "cli/precision_list.h"
@@ -34,18 +37,30 @@ struct AttentionFlags {
   uint32_t largest_context() const { return *std::max_element(contexts.begin(), contexts.end()); }
 };
 
-/// A precision at a context.
-struct AttentionArm {
-  const AttentionLayers* layers;
-  uint32_t context;
-  std::string name() const { return fmt::format("{} {}", codec::PrecisionWord(layers->precision()), context); }
+/// Random layers of one precision, of tokens or of pair pages.
+struct Contents {
+  std::string word;
+  bool is_exact = false;
+  std::function<void(AttendJob& job, uint32_t context, uint32_t round)> attend;
+  std::function<AttentionLayers::Load(uint32_t context)> load_of;
+  std::optional<uint32_t> only_context{};  ///< that they are good for; nothing: any up to the largest
+  std::string tiers{};                     ///< of a spectrum, how many tokens lie where
 };
 
-/// Layers of a precision, as long as a context.
-struct LayersOf {
+/// A precision at a context.
+struct AttentionArm {
+  const Contents* contents;
   uint32_t context;
-  AttentionLayers layers;
+  std::string name() const { return fmt::format("{} {}", contents->word, context); }
 };
+
+template <typename Layers>
+Contents ContentsOf(std::string word, bool is_exact, Layers made) {
+  const auto layers = std::make_shared<const Layers>(std::move(made));
+  return {std::move(word), is_exact,
+          [layers](AttendJob& job, uint32_t context, uint32_t round) { layers->Attend(job, context, round); },
+          [layers](uint32_t context) { return layers->LoadOf(context); }};
+}
 
 Status CheckHeads(const AttentionFlags& flags) {
   if (flags.q_heads % flags.kv_heads != 0) {
@@ -55,46 +70,80 @@ Status CheckHeads(const AttentionFlags& flags) {
   return OkStatus();
 }
 
-Result<std::vector<LayersOf>> MakeLayers(const std::vector<codec::Precision>& precisions,
-                                                const AttentionFlags& flags, kernels::Isa isa, AttendJob& job,
-                                                cache::MemoryAccount* account, ThreadPool* pool, Console& console) {
-  std::vector<LayersOf> layers;
-  for (const codec::Precision& precision : precisions) {
-    console.ShowProgress("prepare", layers.size(), precisions.size(), codec::PrecisionWord(precision));
+/// What all contents are made with.
+struct Maker {
+  const AttentionFlags& flags;
+  kernels::Isa isa;
+  AttendJob& job;
+  cache::MemoryAccount* account;
+  ThreadPool* pool;
+
+  Result<std::vector<Contents>> Make(const std::string& word) const {
+    if (codec::IsPairWord(word)) {
+      KVANT_ASSIGN_OR_RETURN(const codec::PairPrecision precision, codec::ParsePairPrecision(word));
+      KVANT_RETURN_IF_ERROR(CheckPairAttention(flags.shape(), precision, isa, job, pool));
+      KVANT_ASSIGN_OR_RETURN(PairLayers layers, PairLayers::Make(flags.shape(), precision, isa, flags.largest_context(),
+                                                                 flags.format_bytes(), pool));
+      return std::vector{ContentsOf(codec::PairPrecisionWord(precision), false, std::move(layers))};
+    }
+    KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(word));
+    const codec::Precision& precision = precisions.front();
     KVANT_RETURN_IF_ERROR(CheckAttention(flags.shape(), precision, isa, job, pool));
     // Layers of a spectrum have tiers of a context's own tokens; any others are as good in parts.
+    std::vector<Contents> made;
     for (const uint32_t context : precision.spectrum ? flags.contexts : std::vector{flags.largest_context()}) {
-      KVANT_ASSIGN_OR_RETURN(AttentionLayers made, AttentionLayers::Make(flags.shape(), precision, isa, context,
-                                                                         flags.format_bytes(), account, pool));
-      layers.push_back({context, std::move(made)});
+      KVANT_ASSIGN_OR_RETURN(AttentionLayers layers, AttentionLayers::Make(flags.shape(), precision, isa, context,
+                                                                           flags.format_bytes(), account, pool));
+      const std::string tiers = layers.divisible() ? "" : TierNote(layers, context);
+      made.push_back(ContentsOf(codec::PrecisionWord(precision), precision.is_exact(), std::move(layers)));
+      if (precision.spectrum) {
+        made.back().only_context = context;
+        made.back().tiers = tiers;
+      }
     }
+    return made;
   }
-  return layers;
+
+ private:
+  // What a spectrum's tokens are in, and that no prompt chose them.
+  static std::string TierNote(const AttentionLayers& layers, uint32_t context) {
+    const codec::TierCounts counts = layers.tier_counts();
+    return fmt::format("{} {}: {} tokens at fp16, {} int8, {} int4, {} dropped, chosen at random",
+                       codec::PrecisionWord(layers.precision()), context, counts.fp16, counts.int8, counts.int4,
+                       counts.dropped);
+  }
+};
+
+/// All words are looked at before the first is made.
+Status CheckWords(const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    KVANT_RETURN_IF_ERROR(codec::IsPairWord(word) ? codec::ParsePairPrecision(word).status()
+                                                  : ParsePrecisionList(word).status());
+  }
+  return OkStatus();
 }
 
-std::vector<AttentionArm> ArmsOf(const std::vector<LayersOf>& layers, const std::vector<uint32_t>& contexts) {
+Result<std::vector<Contents>> MakeContents(const std::vector<std::string>& words, const Maker& maker,
+                                           Console& console) {
+  std::vector<Contents> contents;
+  for (const std::string& word : words) {
+    console.ShowProgress("prepare", contents.size(), words.size(), word);
+    KVANT_ASSIGN_OR_RETURN(const std::vector<Contents> made, maker.Make(word));
+    contents.insert(contents.end(), made.begin(), made.end());
+  }
+  return contents;
+}
+
+std::vector<AttentionArm> ArmsOf(const std::vector<Contents>& contents, const std::vector<uint32_t>& contexts) {
   std::vector<AttentionArm> arms;
   for (const uint32_t context : contexts) {
-    for (const LayersOf& of : layers) {
-      if (of.layers.divisible() || of.context == context) {
-        arms.push_back({&of.layers, context});
+    for (const Contents& of : contents) {
+      if (of.only_context.value_or(context) == context) {
+        arms.push_back({&of, context});
       }
     }
   }
   return arms;
-}
-
-/// What a spectrum's tokens are in, and that no prompt chose them.
-std::vector<std::string> TierNotes(const std::vector<AttentionArm>& arms) {
-  std::vector<std::string> notes;
-  for (const AttentionArm& arm : arms) {
-    if (!arm.layers->divisible()) {
-      const codec::TierCounts counts = arm.layers->tier_counts();
-      notes.push_back(fmt::format("{}: {} tokens at fp16, {} int8, {} int4, {} dropped, chosen at random", arm.name(),
-                                  counts.fp16, counts.int8, counts.int4, counts.dropped));
-    }
-  }
-  return notes;
 }
 
 std::vector<Turn> TurnsOf(const std::vector<AttentionArm>& arms, AttendJob& job, ReadProbe& probe) {
@@ -102,7 +151,7 @@ std::vector<Turn> TurnsOf(const std::vector<AttentionArm>& arms, AttendJob& job,
   turns.reserve(arms.size() + 1);
   for (const AttentionArm& arm : arms) {
     turns.push_back({arm.name(), [&job, arm](uint32_t round) {
-                       arm.layers->Attend(job, arm.context, round);
+                       arm.contents->attend(job, arm.context, round);
                        return OkStatus();
                      }});
   }
@@ -119,7 +168,7 @@ ReportColumn OverFp16(const std::vector<AttentionArm>& arms, const std::vector<A
   for (size_t i = 0; i < arms.size(); ++i) {
     std::optional<double> ratio;
     for (size_t base = 0; base < arms.size(); ++base) {
-      if (arms[base].layers->precision().is_exact() && arms[base].context == arms[i].context) {
+      if (arms[base].contents->is_exact && arms[base].context == arms[i].context) {
         ratio = reports[i].rate.median / reports[base].rate.median;
       }
     }
@@ -137,7 +186,7 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
   ReportColumn share{"share_of_read", "of read", 2, {}};
   ReportColumn milliseconds{"ms", "ms", 2, {}};
   for (size_t i = 0; i < arms.size(); ++i) {
-    const AttentionLayers::Load load = arms[i].layers->LoadOf(arms[i].context);
+    const AttentionLayers::Load load = arms[i].contents->load_of(arms[i].context);
     const double places = AttentionLayers::PlacesOf(arms[i].context);
     std::vector<double> seconds_of_one;
     for (const double taken : seconds[i]) {
@@ -160,23 +209,29 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
   report.notes = {fmt::format("one query token, {} query heads over {} KV heads of {}; Mtok/s: cached tokens met",
                               flags.q_heads, flags.kv_heads, flags.head_dim),
                   fmt::format("memory read in the same rounds: {:.2f} GB/s", read_gb_s)};
-  const std::vector<std::string> tiers = TierNotes(arms);
+  std::vector<std::string> tiers;
+  for (const AttentionArm& arm : arms) {
+    if (!arm.contents->tiers.empty()) {
+      tiers.push_back(arm.contents->tiers);
+    }
+  }
   report.notes.insert(report.notes.end(), tiers.begin(), tiers.end());
   report.facts["tiers"] = tiers;
   return report;
 }
 
 Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
-  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(flags.kv));
+  const std::vector<std::string> words = SplitPrecisionList(flags.kv);
+  KVANT_RETURN_IF_ERROR(CheckWords(words));
   KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
   KVANT_RETURN_IF_ERROR(CheckHeads(flags));
   ThreadPool pool(flags.cpu.threads);
   AttendJob job(isa, flags.shape(), flags.q_heads, &pool);
   cache::MemoryAccount account;
-  KVANT_ASSIGN_OR_RETURN(const std::vector<LayersOf> layers,
-                         MakeLayers(precisions, flags, isa, job, &account, &pool, console));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<Contents> contents,
+                         MakeContents(words, {flags, isa, job, &account, &pool}, console));
   KVANT_ASSIGN_OR_RETURN(ReadProbe probe, ReadProbe::Allocate(flags.format_bytes(), &pool));
-  const std::vector<AttentionArm> arms = ArmsOf(layers, flags.contexts);
+  const std::vector<AttentionArm> arms = ArmsOf(contents, flags.contexts);
   const std::vector<Turn> turns = TurnsOf(arms, job, probe);
   const Rounds rounds = flags.memory.quick ? Rounds{2, 12, 10} : Rounds{4, 40};
   KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));
