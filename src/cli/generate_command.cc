@@ -147,6 +147,9 @@ Status RunGenerate(GenerateFlags flags, Console& console) {
   const GenerateContext context{opened.main.model->path(), flags.engine.isa, flags.engine.threads, plan,
                                 flags.link_gbps};
   console.PrintText("\n");
+  if (!report.recomputed.empty()) {
+    console.PrintWarning("--session: the whole prompt was computed: " + report.recomputed);
+  }
   console.PrintJson(ReportJson(report, context));
   if (!console.json()) {
     console.PrintNote(fmt::format("\n{}", ReportTable(report, context)));

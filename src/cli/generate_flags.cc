@@ -52,9 +52,10 @@ void AddPromptFlags(CLI::App& command, GenerateFlags& flags) {
 
 void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--kv", flags.kv,
-            "Precision of the cache: fp16, int8, int4, spectrum:b=B, pdtrim:B, sws:B, each but fp16 with ,eq=on|off "
-            ",sinks=N ,residual=N|inf (default: int8; where something is sent as-received). A spectrum takes ,policy= "
-            ",importance= ,scope= ,decay= (README)");
+            "Precision of the cache: fp16, int8, int4, spectrum:b=B, progressive:b=B, pdtrim:B, sws:B, each but fp16 "
+            "with ,eq=on|off ,sinks=N ,residual=N|inf; or pair pages, pnmix:H/L@R% or pairs:B with ,v=2|3|4|8 "
+            "(default: int8; where something is sent as-received). A spectrum takes ,policy= ,importance= ,scope= "
+            ",decay=, a progressive one ,refine= (README)");
   AddOption(
       command, "--wire", flags.wire,
       "Precision of what is sent, the same words (default: int8). The first N of sinks=N stay fp16, and with eq=on "
@@ -106,6 +107,9 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
             "Tokens of prompt and answer together; 0 is what the model is meant for");
   AddSwitch(command, "--ignore-eos", flags.options.ignore_eos, "Do not stop where the model would end");
   AddKvFlags(command, flags);
+  AddOption(command, "--session", flags.options.session,
+            "File that keeps the cache: a prompt that begins with what it holds goes on from there, and it is written "
+            "anew in the end");
   AddSamplingFlags(command, flags.options.sampling);
   AddOption(command, "--grammar", flags.grammar_file, "File with a GBNF grammar that the answer must follow");
 }
@@ -125,6 +129,11 @@ Result<KvPlan> PlanKv(const GenerateFlags& flags) {
     }
     KVANT_ASSIGN_OR_RETURN(const codec::Precision kv, Parse("--kv", flags.kv));
     return KvPlan{kv, std::nullopt};
+  }
+  if (!flags.options.session.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--session: a session is kept where prompt and answer share a cache, without --disaggregated and "
+                  "--decode-worker");
   }
   KVANT_ASSIGN_OR_RETURN(const codec::Precision wire, Parse("--wire", flags.wire));
   if (flags.ttft_target_ms > 0 && (!wire.spectrum || codec::IsSelection(wire.spectrum->rule))) {

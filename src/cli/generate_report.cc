@@ -78,6 +78,7 @@ Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
   Json json = {{"text", report.text},
           {"finish_reason", engine::FinishReasonName(report.finish_reason)},
           {"prompt_tokens", report.prompt_tokens},
+          {"cached_tokens", report.cached_tokens},
           {"completion_tokens", report.completion_tokens},
           {"ttft_ms", report.ttft_ms},
           {"tpot_ms", report.tpot_ms ? Json(*report.tpot_ms) : Json(nullptr)},
@@ -113,8 +114,12 @@ Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
 
 std::string ReportTable(const GenerateReport& report, const GenerateContext& context) {
   std::vector<std::vector<std::string>> rows = {
-      {"prompt", fmt::format("{} tokens", report.prompt_tokens), fmt::format("{:.0f} ms", report.prefill_ms),
-       Rate(report.prompt_tokens, report.prefill_ms)},
+      {"prompt",
+       report.cached_tokens == 0
+           ? fmt::format("{} tokens", report.prompt_tokens)
+           : fmt::format("{} tokens, {} of them kept", report.prompt_tokens, report.cached_tokens),
+       fmt::format("{:.0f} ms", report.prefill_ms),
+       Rate(report.prompt_tokens - report.cached_tokens, report.prefill_ms)},
       {"first token", "", fmt::format("{:.0f} ms", report.ttft_ms)},
       {"answer", fmt::format("{} tokens", report.completion_tokens), Milliseconds(report.tpot_ms),
        Rate(1, report.tpot_ms.value_or(0))},

@@ -66,6 +66,7 @@ Result<int32_t> Answer::Next(cache::Sequence& sequence, int32_t token) {
     return Status(StatusCode::kCancelled, "generation cancelled");
   }
   KVANT_RETURN_IF_ERROR(Decode(sequence, token));
+  decoded_.push_back(token);
   KVANT_RETURN_IF_ERROR(sequence.EncodeDue(&engine_->backend().pool()));
   return sampler_->Sample(logits_);
 }

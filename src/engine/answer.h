@@ -33,6 +33,8 @@ class Answer {
 
   /// Shapes  first_token was sampled after the sequence's last token; it counts towards the limit
   Status Run(cache::Sequence& sequence, int32_t first_token, uint32_t limit, GenerateReport* report);
+  /// Tokens of the answer whose keys and values are in the sequence.
+  const std::vector<int32_t>& decoded() const { return decoded_; }
 
  private:
   /// False when the token ends the answer.
@@ -49,6 +51,7 @@ class Answer {
   Refiner* refiner_;
   Utf8Stream stream_;
   std::vector<float> logits_;
+  std::vector<int32_t> decoded_;
 };
 
 /// How the prompt of a sequence just received was sent, in the layer with most tokens.

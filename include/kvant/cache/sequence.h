@@ -125,6 +125,9 @@ class LayerCache {
   ///         the moves; kCapacityExceeded, kOutOfMemory. The cache is then as before
   Status AdoptUpgrade(const codec::UpgradeLayout& layout, std::span<const std::byte> block, ThreadPool* pool);
 
+  /// Everything as it lies, as a block of block_layout(), what is out of reach as zeros; AdoptBlock makes it again.
+  /// Requires no progressive code, block of the layout's size
+  void ExportBlock(std::span<std::byte> block, ThreadPool* pool) const;
   /// Become what a block holds.
   /// Errors  kMismatch when shape or codec are not this cache's; kInvalidArgument when tokens are already stored;
   ///         kNumeric when a scale, zero, mean or exact row is not finite; kCorruption when tier ids and counts differ
@@ -180,6 +183,9 @@ class LayerCache {
   /// Rows of a tier as they stand in a block, into the tier's slots from `first` on.
   void StoreTier(codec::Tier tier, uint32_t kv_head, uint32_t first, uint32_t count, const codec::ConstTokenRows& keys,
                  const codec::ConstTokenRows& values);
+  void ExportHead(const codec::LayerBlockLayout& layout, uint32_t kv_head, std::span<std::byte> block) const;
+  void ExportRun(const PageRun& run, uint32_t kv_head, const codec::TokenRows& keys,
+                 const codec::TokenRows& values) const;
   void UsePairMaps(std::vector<codec::WidthMap> maps);
   kernels::AttendSegment PairSegment(uint32_t kv_head) const;
   void PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte> page) const;

@@ -25,6 +25,9 @@ struct GenerateOptions {
   bool ignore_eos = false;
   SamplingParams sampling;
   uint64_t memory_limit_bytes = UINT64_MAX;  ///< of the KV cache
+  /// GenerateLocal alone: what a file keeps of an earlier call is taken from there where the prompt begins with it, and
+  /// the cache is kept there in the end (session.h). Empty: neither
+  std::string session;
 };
 
 /// Called as things happen, on the thread that called Generate… unless said otherwise. All may be empty.
@@ -58,6 +61,8 @@ struct PacingReport {
 struct GenerateReport {
   std::string text;
   uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;  ///< of the prompt that were in the session
+  std::string recomputed;      ///< why none of a session was used, where there was one
   uint32_t completion_tokens = 0;
   FinishReason finish_reason = FinishReason::kLength;
   double ttft_ms = 0;             ///< from the call to the first token on the decode side
