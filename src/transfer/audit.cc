@@ -25,6 +25,9 @@ codec::Precision PrecisionOf(const codec::LayerBlockLayout& layout) {
   if (layout.tiers) {
     precision.spectrum.emplace().progressive = layout.progressive;
   }
+  if (layout.pairs) {
+    precision.pairs.emplace().page_tokens = layout.pairs->format.page_tokens;
+  }
   return precision;
 }
 

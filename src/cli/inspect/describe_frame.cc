@@ -14,8 +14,9 @@ namespace {
 constexpr const char* kRopeLayouts[wire::kNumRopeLayouts] = {"none", "adjacent", "halves"};
 
 std::string CodecWord(const codec::Precision& precision) {
-  return precision.is_progressive() ? "progressive"
-         : precision.spectrum       ? "spectrum"
+  return precision.pairs              ? "pair pages"
+         : precision.is_progressive() ? "progressive"
+         : precision.spectrum         ? "spectrum"
                                     : std::string(codec::TokenCodecName(precision.codec));
 }
 

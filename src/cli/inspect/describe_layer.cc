@@ -62,8 +62,9 @@ void AddSection(const std::string& name, uint64_t bytes, Json* sections) {
 }  // namespace
 
 std::string CodecWord(const LayerBlockLayout& layout) {
-  return layout.progressive ? "progressive"
-         : layout.tiers     ? "spectrum"
+  return layout.pairs         ? "pair pages"
+         : layout.progressive ? "progressive"
+         : layout.tiers       ? "spectrum"
                             : std::string(codec::TokenCodecName(layout.codec));
 }
 
@@ -72,11 +73,13 @@ Json LayerSections(const wire::LayerView& view) {
   AddSection("header", wire::kHeaderBytes, &sections);
   AddSection("prefix", wire::kLayerPrefixBytes, &sections);
   AddSection("tier_counts", view.layout.counts_bytes(), &sections);
+  AddSection("width_maps", view.layout.pair_bytes(), &sections);
   AddSection("key_map", view.layout.map_bytes(), &sections);
   for (uint32_t kv_head = 0; kv_head < view.layout.shape.num_kv_heads; ++kv_head) {
     const auto head = codec::HeadOf(view.layout, view.block, kv_head);
     AddSection("sinks", head.sink_keys.size() + head.sink_values.size(), &sections);
     AddSection("tier_ids", head.tier_ids.size(), &sections);
+    AddSection("pages", head.pages.size(), &sections);
     for (const Tier tier : codec::kStoredTiers) {
       const std::string name = kTierNames[static_cast<size_t>(tier)];
       const auto& rows = head.tiers[static_cast<size_t>(tier)];
@@ -98,10 +101,18 @@ Json DescribeLayer(const wire::LayerView& view) {
                {"kv_heads", layout.shape.num_kv_heads},
                {"head_dim", layout.shape.head_dim},
                {"tokens",
-                {{"sinks", layout.split.num_sinks},
+                {{"skipped", layout.split.num_skipped},
+                 {"sinks", layout.split.num_sinks},
                  {"encoded", layout.split.num_encoded},
                  {"tail", layout.split.num_tail}}},
                {"tiers", CountsJson(layout.counts())}};
+  if (layout.pairs) {
+    json["pages"] = {{"tokens", layout.pairs->format.page_tokens},
+                     {"key_bits", static_cast<double>(layout.pairs->bits_per_key) / layout.shape.head_dim},
+                     {"value_bits", layout.pairs->format.value_bits},
+                     {"value_group", layout.pairs->format.value_group},
+                     {"values_turned", layout.pairs->rotated_values}};
+  }
   if (layout.tier_id_bytes() > 0) {
     const HeadTiers heads = CompareHeads(view);
     if (heads.differ_from_announced) {
