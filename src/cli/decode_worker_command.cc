@@ -55,11 +55,12 @@ class Worker {
           StatusCode::kInvalidArgument,
           fmt::format("--listen {} is open to the network: give a token, --token-file or KVANT_TOKEN", flags_.listen)};
     }
+    // Before the model, which takes a while to load: an address that cannot be had is said at once.
+    KVANT_ASSIGN_OR_RETURN(listener_, transport::UcxListener::Listen(flags_.listen, {.greeting = kGreeting}));
     KVANT_ASSIGN_OR_RETURN(opened_, OpenEngine(flags_.engine, flags_.context));
     const engine::Model& model = *opened_.model;
     KVANT_RETURN_IF_ERROR(CheckContext(flags_.context, 0, model.params(), console_));
     KVANT_ASSIGN_OR_RETURN(tokenizer_, engine::Tokenizer::Load(model.path(), model.info()));
-    KVANT_ASSIGN_OR_RETURN(listener_, transport::UcxListener::Listen(flags_.listen, {.greeting = kGreeting}));
     return OkStatus();
   }
 

@@ -24,8 +24,8 @@ CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("
 class Worker:
     """A decode-worker on a free port; its lines of standard error as they come."""
 
-    def __init__(self, model, *words, env=None):
-        self.process = subprocess.Popen([KVANT, "decode-worker", "--listen", "0", "-m", model, *words],
+    def __init__(self, model, *words, listen="0", env=None):
+        self.process = subprocess.Popen([KVANT, "decode-worker", "--listen", listen, "-m", model, *words],
                                         env=CLEAN | (env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True)
         self.lines = []
@@ -90,14 +90,14 @@ class WorkerTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def worker(self, *words, model=None, env=None):
-        worker = Worker(model or self.model, *words, env=env)
+    def worker(self, *words, model=None, **more):
+        worker = Worker(model or self.model, *words, **more)
         self.addCleanup(worker.end, signal.SIGKILL)
         return worker
 
-    def start(self, *words, env=None, prompt=PROMPT, tokens=("-n", "12", "--ignore-eos")):
-        process = subprocess.Popen([KVANT, "generate", "-m", self.model, "-p", prompt, *tokens, "--json", *words], env=CLEAN | (env or {}), stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
+    def start(self, *words, env=None, prompt=PROMPT, tokens=("-n", "12", "--ignore-eos"), model=None):
+        process = subprocess.Popen([KVANT, "generate", "-m", model or self.model, "-p", prompt, *tokens, "--json", *words],
+                                   env=CLEAN | (env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close(), process.stderr.close()))
         return process
 
@@ -144,6 +144,42 @@ class WorkerTest(unittest.TestCase):
         here = self.generate("--disaggregated", *words, tokens=("-n", "300"))
         there = self.generate("--decode-worker", worker.address, *words, tokens=("-n", "300"))
         self.assertEqual((there["text"], there["finish_reason"]), (here["text"], here["finish_reason"]))
+
+    def test_one_two_and_three_tokens_are_as_many_everywhere(self):
+        worker = self.worker()
+        grammar = self.dir / "nothing.gbnf"
+        grammar.write_text('root ::= ""')
+        cases = [(str(count), (), (count, "length")) for count in (1, 2, 3)]
+        cases.append(("5", ("--grammar", str(grammar)), None))  # the first token ends the answer
+        for limit, words, expected in cases:
+            tokens = ("-n", limit) if words else ("-n", limit, "--ignore-eos")
+            answers = []
+            for way in (("--kv", "fp16"), ("--disaggregated", "--wire", "fp16"),
+                        ("--decode-worker", worker.address, "--wire", "fp16")):
+                report = self.generate(*way, *words, tokens=tokens)
+                answers.append((report["text"], report["completion_tokens"], report["finish_reason"]))
+            self.assertEqual(answers[1:], answers[:1] * 2)
+            self.assertEqual(answers[0][1:], expected or (answers[0][1], "stop"))
+            plain = subprocess.run([KVANT, "generate", "-m", self.model, "-p", PROMPT, *tokens, *words, "--kv", "fp16"],
+                                   env=CLEAN, capture_output=True, text=True, timeout=60)
+            self.assertEqual(plain.stdout, answers[0][0] + "\n")
+
+    def fingerprints(self, name, **more):
+        """What a hello says of model and tokenizer."""
+        path = self.dir / name
+        self.generate("--disaggregated", "--save-frames", str(path), **more)
+        report = json.loads(subprocess.run([KVANT, "inspect", "--json", str(path)], env=CLEAN, capture_output=True,
+                                           timeout=60).stdout)
+        hello = report["files"][0]["frames"][0]["content"]
+        return hello["model_fingerprint"], hello["tokenizer_fingerprint"], hello["rope_digest"]
+
+    def test_processes_of_any_environment_know_a_model_as_the_same(self):
+        here = self.fingerprints("here.frames")
+        odd = {"LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Tokyo", "KVANT_ISA": "scalar"}
+        self.assertEqual(self.fingerprints("there.frames", env=odd), here)
+        self.assertNotEqual(self.fingerprints("other.frames", model=self.other)[0], here[0])
+        worker = self.worker(env=odd)
+        self.assertEqual(self.generate("--decode-worker", worker.address)["completion_tokens"], 12)
 
     def test_a_second_prefill_side_waits_for_the_first(self):
         worker = self.worker()
@@ -198,14 +234,81 @@ class WorkerTest(unittest.TestCase):
         self.generate("--decode-worker", small.address, prompt="short")
         small.wait_for("session 2: ")
 
+    def test_prompts_that_are_refused_leave_nothing_behind(self):
+        worker = self.worker("--context", "200")
+        refuse = lambda: self.refused(worker, code="capacity_exceeded", text="tokens are needed, the receiver has 200")
+        refuse()
+        worker.wait_for("session 1: ")
+        resident, files, threads = worker.resident(), worker.files(), worker.threads()
+        for number in range(POINTS):
+            begin = time.monotonic()
+            refuse()
+            self.assertLess(time.monotonic() - begin, 5, "of --timeout 300")
+            self.assertIn("0 B of cache in use", worker.wait_for(f"session {number + 2}: failed, capacity_exceeded"))
+        self.assertEqual((worker.files(), worker.threads()), (files, threads))
+        self.assertLess(worker.resident(), resident + (4 << 20))
+        self.generate("--decode-worker", worker.address, prompt="short")
+
     def test_a_stranger_is_passed_over(self):
         worker = self.worker("--timeout", "2")
+        resident = worker.resident()
         host, port = worker.address.rsplit(":", 1)
         for words in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), b""):
             with socket.create_connection((host, int(port))) as stranger:
                 stranger.sendall(words)
                 time.sleep(0.2)
         self.assert_serves(worker)
+        self.assertLess(worker.resident(), resident + (50 << 20))
+
+    def cut_after(self, worker, num_bytes):
+        """A port that leads to the worker for so many bytes, then nowhere."""
+        host, port = worker.address.rsplit(":", 1)
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def lead():
+            client, _ = listener.accept()
+            with listener, client, socket.create_connection((host, int(port))) as inner:
+                inner.sendall(client.recv(num_bytes) if num_bytes > 0 else b"")
+                time.sleep(0.1)
+
+        thread = threading.Thread(target=lead)
+        thread.start()
+        self.addCleanup(thread.join)
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    def test_a_connection_that_is_cut_before_it_stands_ends_in_time_and_the_next_is_served(self):
+        worker = self.worker("--timeout", "3")
+        for num_bytes in (0, 1, 8, 64):
+            begin = time.monotonic()
+            error = self.generate("--decode-worker", self.cut_after(worker, num_bytes), "--timeout", "3", status=1)["error"]
+            self.assertIn(error["code"], ("timeout", "transport_closed", "io_error"), num_bytes)
+            self.assertLess(time.monotonic() - begin, 3 + 3)
+            self.assert_serves(worker)
+
+    def test_an_address_that_cannot_be_had_is_said_before_a_model_is_loaded(self):
+        worker = self.worker()
+        missing = str(self.dir / "missing.gguf")
+        for listen, text in ((worker.address, worker.address), ("127.0.0.1:70000", "127.0.0.1:70000"),
+                             ("nobody.invalid:1", "nobody.invalid")):
+            begin = time.monotonic()
+            done = subprocess.run([KVANT, "decode-worker", "--listen", listen, "-m", missing], env=CLEAN,
+                                  capture_output=True, text=True, timeout=60)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertLess(time.monotonic() - begin, 5)
+            self.assertIn(text, done.stderr)
+            self.assertNotIn("missing.gguf", done.stderr)
+        self.assert_serves(worker)
+
+    def test_a_worker_that_is_started_again_is_found_where_it_was(self):
+        first = self.worker()
+        self.assert_serves(first)
+        prefill = self.start_transfer(first, "--timeout", "10")
+        first.end(signal.SIGKILL)
+        self.assertIn("error", json.loads(prefill.communicate(timeout=30)[0]))
+        again = self.worker(listen=first.address)
+        self.assertEqual(again.address, first.address)
+        for _ in range(3):
+            self.assert_serves(again)
 
     def test_nobody_listens(self):
         worker = self.worker()

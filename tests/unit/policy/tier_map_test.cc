@@ -134,6 +134,16 @@ TEST(TierMapTest, RandomIsTheSameEveryTime) {
   EXPECT_FALSE(std::is_sorted(a.ids.begin(), a.ids.begin() + 500));
 }
 
+TEST(TierMapTest, AdaptiveGivesNoTokenInt4) {
+  const auto importance = RandomImportance(2, 500, 3);
+  for (int hundredths = 5; hundredths <= 100; hundredths += 5) {
+    const std::string budget = std::to_string(hundredths / 100.0);
+    const TierMap map = Map("spectrum:b=" + budget + ",policy=adaptive", importance, 2, 500);
+    EXPECT_EQ(map.counts.int4, 0U) << budget;
+    EXPECT_EQ(map.counts.dropped > 0, hundredths < 50) << budget;
+  }
+}
+
 TEST(TierMapTest, SwsKeepsTheBestTokensOrThePrefix) {
   std::vector<std::vector<float>> importance(2, std::vector<float>(100, 0.0F));
   importance[0][70] = importance[1][90] = 1.0F;
