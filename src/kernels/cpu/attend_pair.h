@@ -59,28 +59,30 @@ void LoadKeyParams(const PairTask& task, PairMemory& pairs) {
   }
 }
 
-/// A group's parameters in the kernels' order; tokens that the page does not have get 0.
-template <class V>
-void LoadTokenParams(const PairTask& task, size_t offset, uint32_t group, float* params) {
-  alignas(64) Half halves[kStretchTokens];
-  for (uint32_t t = task.page_tokens; t < PairPositions<V>(task); ++t) {
-    halves[t] = Half{};
-  }
+/// A group's parameters, one token after the other; tokens that the page does not have get 0.
+inline const Half* TokenParams(const PairTask& task, size_t offset, uint32_t group, Half* copy) {
   const auto* at = reinterpret_cast<const Half*>(task.page + offset) + group;
-  if (task.value_groups == 1) {
-    __builtin_memcpy(halves, at, task.page_tokens * sizeof(Half));
-  } else {
-    for (uint32_t t = 0; t < task.page_tokens; ++t) {
-      halves[t] = at[size_t{t} * task.value_groups];
+  if (task.value_groups == 1 && task.page_tokens == kStretchTokens) {
+    return at;
+  }
+  for (uint32_t t = 0; t < kStretchTokens; ++t) {
+    copy[t] = t < task.page_tokens ? at[size_t{t} * task.value_groups] : Half{};
+  }
+  return copy;
+}
+
+/// The same in the kernels' order, times `factor`.
+template <class P>
+void StoreTokenParams(const PairTask& task, const Half* params, float factor, float* dst) {
+  using V = typename P::V;
+  const auto times = V::Set(factor);
+  for (uint32_t t = 0; t < PairPositions<V>(task); t += kPairSpan<V>) {
+    typename V::F numbers[4];
+    KVANT_UNROLL
+    for (uint32_t k = 0; k < 4; ++k) {
+      numbers[k] = V::Mul(V::LoadHalf(params + t + k * V::kLanes), times);
     }
-  }
-  alignas(64) float by_token[kStretchTokens];
-  const uint32_t positions = PairPositions<V>(task);
-  for (uint32_t t = 0; t < positions; t += V::kLanes) {
-    V::Store(by_token + t, V::LoadHalf(halves + t));
-  }
-  for (uint32_t four = 0; four < positions / 4; ++four) {
-    __builtin_memcpy(params + PositionOfFour<V>(four) * 4, by_token + four * 4, 4 * sizeof(float));
+    P::StoreOrdered(numbers, dst + t);
   }
 }
 
@@ -99,18 +101,16 @@ void LoadValueParams(const PairTask& task, PairMemory& pairs) {
   constexpr float kSmallestScale = 0x1p-24F;  // of fp16; where all are 0 the values are, too
   // Eight-bit codes fill a byte: their weights are cut to 16 bits everywhere.
   const float full = task.value_bits == 8 ? kLargestX : LargestPx<P>();
+  alignas(64) Half copy[kStretchTokens];
   for (uint32_t g = 0; g < task.value_groups; ++g) {
-    LoadTokenParams<V>(task, task.value_scales, g, pairs.value_scale[g]);
-    LoadTokenParams<V>(task, task.value_zeros, g, pairs.value_zero[g]);
+    StoreTokenParams<P>(task, TokenParams(task, task.value_zeros, g, copy), 1.0F, pairs.value_zero[g]);
+    const Half* scales = TokenParams(task, task.value_scales, g, copy);
     auto largest = V::Set(kSmallestScale);
     for (uint32_t t = 0; t < PairPositions<V>(task); t += V::kLanes) {
-      largest = V::Max(largest, V::Load(pairs.value_scale[g] + t));
+      largest = V::Max(largest, V::LoadHalf(scales + t));
     }
     const float max = V::Largest(largest);
-    const auto inverse = V::Set(full / max);
-    for (uint32_t t = 0; t < PairPositions<V>(task); t += V::kLanes) {
-      V::Store(pairs.value_scale[g] + t, V::Mul(V::Load(pairs.value_scale[g] + t), inverse));
-    }
+    StoreTokenParams<P>(task, scales, full / max, pairs.value_scale[g]);
     pairs.value_unit[g] = max / full;
   }
 }
@@ -130,9 +130,9 @@ void LoadThreeBitValues(const PairTask& task, PairMemory& pairs) {
   alignas(64) std::byte rows[4 * codec::kMaxHeadDim / 2 + 16];
   for (uint32_t four = 0; four < task.page_tokens / 4; ++four) {
     for (size_t i = 0; i < size_t{task.head_dim} / 4; ++i) {
-      uint64_t packed = 0;
-      __builtin_memcpy(&packed, codes + i * 6, 6);
-      const uint64_t spread = SpreadThreeBits(packed);
+      uint64_t packed;  // two bytes more than are needed: at the end, of the scales
+      __builtin_memcpy(&packed, codes + i * 6, sizeof packed);
+      const uint64_t spread = SpreadThreeBits(packed & 0xFFFFFFFFFFFF);
       __builtin_memcpy(rows + i * 8, &spread, sizeof spread);
     }
     P::JoinRows(rows, row_bytes, ValueBlocks(task), pairs.values + four * ValueBlocks(task));
@@ -158,61 +158,72 @@ void LoadPairPage(const PairTask& task, PairMemory& pairs, StretchMemory& /*memo
 /// Words of one row of triples: 32 for every 64 places, room for all.
 constexpr size_t kTripleRow = codec::kMaxHeadDim / 2;
 
-/// What a row is cut to: row ≈ scale · x, and what the middle of all codes makes of the difference. Adding that, what
-/// is cut off meets codes around 0 only, half as large.
-struct PairCut {
-  float scale;
-  float rest;
+/// q times the page's scales, and q·zeros lane by lane.
+template <class V>
+struct ScaledRow {
+  alignas(64) float q[codec::kMaxHeadDim];
+  typename V::F zero;
+  float largest;
 };
 
-template <class P>
-PairCut CutPairRow(const PairTask& task, const float* scaled, uint32_t row, int32_t* x) {
-  using V = typename P::V;
-  const uint32_t head_dim = task.head_dim;
-  if constexpr (P::kTriples) {
-    auto largest = V::Set(1e-30F);
-    for (uint32_t c = 0; c < head_dim; c += V::kLanes) {
-      largest = V::Max(largest, V::Abs(V::Load(scaled + c)));
-    }
-    const float max = V::Largest(largest);
-    const auto inverse = V::Set(P::kLargestTriple / max);
-    auto rest = V::Set(0.0F);
-    for (uint32_t c = 0; c < head_dim; c += kPairSpan<V>) {
-      typename V::I cut[4];
-      for (uint32_t k = 0; k < 4; ++k) {
-        const uint32_t at = c + k * V::kLanes;
-        cut[k] = V::SetInt(0);
-        if (at < head_dim) {
-          const auto exact = V::Mul(V::Load(scaled + at), inverse);
-          cut[k] = V::Round(exact);
-          rest = V::Fma(V::Sub(exact, V::ToFloats(cut[k])), V::Load(task.middles + at), rest);
-        }
-      }
-      P::StoreTriples(cut, x + row * kTripleRow + c / 2);
-    }
-    const float unit = max / P::kLargestTriple;
-    return {unit, V::Sum(rest) * unit};
-  } else {
-    return {CutRow<V>(scaled, head_dim, row, x).scale, 0.0F};
+template <class V>
+void ScalePairRow(const PairTask& task, const PairMemory& pairs, const float* q, ScaledRow<V>& row) {
+  auto zero = V::Set(0.0F);
+  auto largest = V::Set(1e-30F);
+  for (uint32_t c = 0; c < task.head_dim; c += V::kLanes) {
+    const auto value = V::Load(q + c);
+    const auto scaled = V::Mul(value, V::Load(pairs.key_scale + c));
+    zero = V::Fma(value, V::Load(pairs.key_zero + c), zero);
+    largest = V::Max(largest, V::Abs(scaled));
+    V::Store(row.q + c, scaled);
   }
+  row.zero = zero;
+  row.largest = V::Largest(largest);
 }
 
-/// q times the page's scales and zeros.
+/// A row as triples, and the sum of what the middle of all codes makes of what is cut off, in units of x. Adding that,
+/// what is cut off meets codes around 0 only, half as large.
+template <class P>
+typename P::V::F CutTriples(const PairTask& task, const ScaledRow<typename P::V>& row, int32_t* x) {
+  using V = typename P::V;
+  const auto inverse = V::Set(P::kLargestTriple / row.largest);
+  auto rest = V::Set(0.0F);
+  for (uint32_t c = 0; c < task.head_dim; c += kPairSpan<V>) {
+    typename V::I cut[4];
+    KVANT_UNROLL
+    for (uint32_t k = 0; k < 4; ++k) {
+      const uint32_t at = c + k * V::kLanes;
+      cut[k] = V::SetInt(0);
+      if (at < task.head_dim) {
+        const auto exact = V::Mul(V::Load(row.q + at), inverse);
+        cut[k] = V::Round(exact);
+        rest = V::Fma(V::Sub(exact, V::ToFloats(cut[k])), V::Load(task.middles + at), rest);
+      }
+    }
+    P::StoreTriples(cut, x + c / 2);
+  }
+  return rest;
+}
+
+/// q times the page's scales and zeros. First all rows are scaled, then all are cut: the largest of one is known only
+/// some time after its last.
 template <class P>
 void FoldKeyParams(const PairTask& task, const PairMemory& pairs, RowBlock& rows) {
   using V = typename P::V;
-  alignas(64) float scaled[codec::kMaxHeadDim];
+  ScaledRow<V> scaled[kRowBlock];
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    const float* q = rows.pair.q + size_t{row} * task.head_dim;
-    auto zero = V::Set(0.0F);
-    for (uint32_t c = 0; c < task.head_dim; c += V::kLanes) {
-      const auto value = V::Load(q + c);
-      zero = V::Fma(value, V::Load(pairs.key_zero + c), zero);
-      V::Store(scaled + c, V::Mul(value, V::Load(pairs.key_scale + c)));
+    ScalePairRow<V>(task, pairs, rows.pair.q + size_t{row} * task.head_dim, scaled[row]);
+  }
+  for (uint32_t row = 0; row < rows.num_rows; ++row) {
+    if constexpr (P::kTriples) {
+      const float unit = scaled[row].largest / P::kLargestTriple;
+      const auto rest = CutTriples<P>(task, scaled[row], rows.pair.x + row * kTripleRow);
+      rows.pair.x_scale[row] = unit;
+      rows.pair.x_zero[row] = V::Sum(V::Fma(rest, V::Set(unit), scaled[row].zero));
+    } else {
+      rows.pair.x_scale[row] = CutRow<V>(scaled[row].q, task.head_dim, row, rows.pair.x).scale;
+      rows.pair.x_zero[row] = V::Sum(scaled[row].zero);
     }
-    const PairCut cut = CutPairRow<P>(task, scaled, row, rows.pair.x);
-    rows.pair.x_scale[row] = cut.scale;
-    rows.pair.x_zero[row] = V::Sum(zero) + cut.rest;
   }
 }
 
@@ -630,12 +641,16 @@ inline void RotateValues(uint32_t head_dim, float* row) {
 }
 
 /// Sums by place to sums by channel.
-template <uint32_t kFields>
+template <class P, uint32_t kFields>
 void OrderValues(const float* places, uint32_t blocks, float* channels) {
-  for (uint32_t block = 0; block < blocks; ++block) {
-    for (uint32_t i = 0; i < 16; ++i) {
-      for (uint32_t f = 0; f < kFields; ++f) {
-        channels[(block * 16 + i) * kFields + f] = places[(block * kFields + f) * 16 + i];
+  for (uint32_t block = 0; block < blocks; ++block, places += 16 * kFields, channels += 16 * kFields) {
+    if constexpr (P::kTriples && kFields == 4) {
+      P::Weave4(places, channels);
+    } else {
+      for (uint32_t i = 0; i < 16; ++i) {
+        for (uint32_t f = 0; f < kFields; ++f) {
+          channels[i * kFields + f] = places[f * 16 + i];
+        }
       }
     }
   }
@@ -645,7 +660,7 @@ template <class P>
 void FinishPairRows(const PairTask& task, bool rotated, RowBlock& rows) {
   using V = typename P::V;
   const uint32_t fields = ValueFields(task.value_bits);
-  const auto order = fields == 4 ? OrderValues<4> : fields == 2 ? OrderValues<2> : OrderValues<1>;
+  const auto order = fields == 4 ? OrderValues<P, 4> : fields == 2 ? OrderValues<P, 2> : OrderValues<P, 1>;
   alignas(64) float row[codec::kMaxHeadDim];
   for (uint32_t r = 0; r < rows.num_rows; ++r) {
     order(rows.pair.out + size_t{r} * rows.pair.value_places, ValueBlocks(task), row);

@@ -110,6 +110,10 @@ RowSums<V> WeighRow(float reference, uint32_t padded, uint32_t row, StretchMemor
 /// The row's earlier sums and output, made relative to its new maximum.
 template <class V>
 void RaiseMax(float max, uint32_t value_channels, RowBlock& rows, uint32_t row) {
+  if (rows.max[row] == -__builtin_inff()) {  // nothing to be made relative
+    rows.max[row] = max;
+    return;
+  }
   const auto keep = Exp2<V>(V::Set(rows.max[row] - max));
   const auto scale = [&](float* at, uint32_t count) {
     for (uint32_t c = 0; c < count; c += V::kLanes) {

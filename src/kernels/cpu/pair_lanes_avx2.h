@@ -46,6 +46,13 @@ struct PairLanesAvx2 {
     }
   }
 
+  static void StoreOrdered(const V::F (&numbers)[4], float* dst) {
+    V::Store(dst, _mm256_permute2f128_ps(numbers[0], numbers[2], 0x20));
+    V::Store(dst + 8, _mm256_permute2f128_ps(numbers[0], numbers[2], 0x31));
+    V::Store(dst + 16, _mm256_permute2f128_ps(numbers[1], numbers[3], 0x20));
+    V::Store(dst + 24, _mm256_permute2f128_ps(numbers[1], numbers[3], 0x31));
+  }
+
   static void JoinRows(const std::byte* rows, size_t row_bytes, uint32_t blocks, uint8_t (*units)[64]) {
     for (uint32_t b = 0; b < blocks; ++b) {
       __m128i row[4];

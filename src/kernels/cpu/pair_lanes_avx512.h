@@ -46,6 +46,36 @@ struct PairLanesAvx512 {
     }
   }
 
+  static void StoreOrdered(const V::F (&numbers)[4], float* dst) {
+    const __m512 even01 = _mm512_shuffle_f32x4(numbers[0], numbers[1], 0x88);  // quarters 0 and 2 of both
+    const __m512 odd01 = _mm512_shuffle_f32x4(numbers[0], numbers[1], 0xDD);
+    const __m512 even23 = _mm512_shuffle_f32x4(numbers[2], numbers[3], 0x88);
+    const __m512 odd23 = _mm512_shuffle_f32x4(numbers[2], numbers[3], 0xDD);
+    _mm512_storeu_ps(dst, _mm512_shuffle_f32x4(even01, even23, 0x88));
+    _mm512_storeu_ps(dst + 16, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
+    _mm512_storeu_ps(dst + 32, _mm512_shuffle_f32x4(even01, even23, 0xDD));
+    _mm512_storeu_ps(dst + 48, _mm512_shuffle_f32x4(odd01, odd23, 0xDD));
+  }
+
+  /// 16 numbers of each of four fields, to all fields of one and then of the next.
+  static void Weave4(const float* fields, float* dst) {
+    const auto load = [fields](int f) { return _mm512_castps_pd(_mm512_loadu_ps(fields + f * 16)); };
+    const auto low = [](__m512d a, __m512d b) {
+      return _mm512_castps_pd(_mm512_unpacklo_ps(_mm512_castpd_ps(a), _mm512_castpd_ps(b)));
+    };
+    const auto high = [](__m512d a, __m512d b) {
+      return _mm512_castps_pd(_mm512_unpackhi_ps(_mm512_castpd_ps(a), _mm512_castpd_ps(b)));
+    };
+    const __m512d low01 = low(load(0), load(1));
+    const __m512d high01 = high(load(0), load(1));
+    const __m512d low23 = low(load(2), load(3));
+    const __m512d high23 = high(load(2), load(3));
+    const V::F fours[4] = {
+        _mm512_castpd_ps(_mm512_unpacklo_pd(low01, low23)), _mm512_castpd_ps(_mm512_unpackhi_pd(low01, low23)),
+        _mm512_castpd_ps(_mm512_unpacklo_pd(high01, high23)), _mm512_castpd_ps(_mm512_unpackhi_pd(high01, high23))};
+    StoreOrdered(fours, dst);
+  }
+
   static void JoinRows(const std::byte* rows, size_t row_bytes, uint32_t blocks, uint8_t (*units)[64]) {
     const __m512i bytes = _mm512_broadcast_i32x4(
         _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
@@ -149,44 +179,58 @@ struct PairLanesAvx512 {
     return codes;
   }
 
-  /// Four places of one width, or (0) each of its own.
+  /// Four places at a time from `place` on, of one width, or (0) each of its own, up to `end`.
   template <class Word, uint32_t kWidth>
-  static void ExpandQuad(const PairTask& task, const uint16_t* planes, const uint8_t* widths, uint8_t (*units)[4]) {
+  static const uint16_t* ExpandRun(const PairTask& task, const uint16_t* planes, uint32_t place, uint32_t end,
+                                   PairMemory& pairs) {
     const size_t plane_bytes = task.page_tokens / 8;
-    for (uint32_t first = 0; first < task.page_tokens; first += kSpan) {
+    for (; place < end; place += 4) {
+      const uint8_t* widths = task.widths + place;
       const uint16_t* at = planes;
-      __m512i codes[4];
-      KVANT_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t width = kWidth > 0 ? kWidth : widths[i];
-        codes[i] = Codes<Word>(task.page + first / 8, plane_bytes, at, width);
-        at += width;
+      for (uint32_t first = 0; first < task.page_tokens; first += kSpan) {
+        at = planes;
+        __m512i codes[4];
+        KVANT_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t width = kWidth > 0 ? kWidth : widths[i];
+          codes[i] = Codes<Word>(task.page + first / 8, plane_bytes, at, width);
+          at += width;
+        }
+        StoreUnits(codes, pairs.keys[place / 4][first]);
       }
-      const __m512i low01 = _mm512_unpacklo_epi8(codes[0], codes[1]);
-      const __m512i high01 = _mm512_unpackhi_epi8(codes[0], codes[1]);
-      const __m512i low23 = _mm512_unpacklo_epi8(codes[2], codes[3]);
-      const __m512i high23 = _mm512_unpackhi_epi8(codes[2], codes[3]);
-      uint8_t* out = units[first];
-      _mm512_store_si512(out, _mm512_unpacklo_epi16(low01, low23));
-      _mm512_store_si512(out + 64, _mm512_unpackhi_epi16(low01, low23));
-      _mm512_store_si512(out + 128, _mm512_unpacklo_epi16(high01, high23));
-      _mm512_store_si512(out + 192, _mm512_unpackhi_epi16(high01, high23));
+      planes = at;
     }
+    return planes;
+  }
+
+  static void StoreUnits(const __m512i (&codes)[4], uint8_t* units) {
+    const __m512i low01 = _mm512_unpacklo_epi8(codes[0], codes[1]);
+    const __m512i high01 = _mm512_unpackhi_epi8(codes[0], codes[1]);
+    const __m512i low23 = _mm512_unpacklo_epi8(codes[2], codes[3]);
+    const __m512i high23 = _mm512_unpackhi_epi8(codes[2], codes[3]);
+    _mm512_store_si512(units, _mm512_unpacklo_epi16(low01, low23));
+    _mm512_store_si512(units + 64, _mm512_unpackhi_epi16(low01, low23));
+    _mm512_store_si512(units + 128, _mm512_unpacklo_epi16(high01, high23));
+    _mm512_store_si512(units + 192, _mm512_unpackhi_epi16(high01, high23));
   }
 
   template <class Word>
   static void ExpandPlanes(const PairTask& task, PairMemory& pairs) {
     const uint16_t* planes = task.planes;
-    for (uint32_t place = 0; place < task.head_dim; place += 4) {
-      const uint8_t* widths = task.widths + place;
-      const bool even = widths[0] == widths[3];  // widths fall
-      const auto expand = !even            ? ExpandQuad<Word, 0>
-                          : widths[0] == 1 ? ExpandQuad<Word, 1>
-                          : widths[0] == 2 ? ExpandQuad<Word, 2>
-                          : widths[0] == 3 ? ExpandQuad<Word, 3>
-                                           : ExpandQuad<Word, 4>;
-      expand(task, planes, widths, pairs.keys[place / 4]);
-      planes += widths[0] + widths[1] + widths[2] + widths[3];
+    for (uint32_t place = 0; place < task.head_dim;) {
+      const uint8_t width = task.widths[place];
+      uint32_t end = place;
+      while (end < task.head_dim && task.widths[end + 3] == width) {  // widths fall
+        end += 4;
+      }
+      const auto expand = end == place ? ExpandRun<Word, 0>
+                          : width == 1 ? ExpandRun<Word, 1>
+                          : width == 2 ? ExpandRun<Word, 2>
+                          : width == 3 ? ExpandRun<Word, 3>
+                                       : ExpandRun<Word, 4>;
+      end = end == place ? place + 4 : end;
+      planes = expand(task, planes, place, end, pairs);
+      place = end;
     }
   }
 };

@@ -43,6 +43,13 @@ struct PairLanesPortable {
     }
   }
 
+  /// Four vectors of one number a token, into the kernels' order.
+  static void StoreOrdered(const V::F (&numbers)[4], float* dst) {
+    for (uint32_t k = 0; k < 4; ++k) {
+      V::Store(dst + k * V::kLanes, numbers[k]);
+    }
+  }
+
   /// Byte i of four rows, `row_bytes` apart, becomes unit i. May read 15 bytes beyond the last row.
   static void JoinRows(const std::byte* rows, size_t row_bytes, uint32_t blocks, uint8_t (*units)[64]) {
     for (size_t i = 0; i < row_bytes; ++i) {
