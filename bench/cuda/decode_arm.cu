@@ -98,6 +98,7 @@ DecodeArm::DecodeArm(const FormatSpec& format, BatchKind kind, const kernels::cu
   kernel_ = Must(kernels::cuda::SelectDecode(RequestOf(sample)));
   kernels::cuda::DecodeCosts& costs = kernel_.costs;
   if (wanted.overhead >= 0) costs.tile_overhead = static_cast<uint32_t>(wanted.overhead);
+  if (wanted.start >= 0) costs.start_bytes.fill(static_cast<uint32_t>(wanted.start));
   if (wanted.fine_below >= 0) costs.fine_below = static_cast<uint32_t>(wanted.fine_below);
   if (wanted.least_bytes >= 0) costs.least_bytes = static_cast<uint32_t>(wanted.least_bytes);
   LayOut(format, Lengths(wanted.batch, wanted.tokens, kind), sample);

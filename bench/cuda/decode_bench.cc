@@ -1,5 +1,6 @@
 // Decode attention over every format, interleaved, cold L2 by rotation, beside a plain read of the same bytes.
-//   kvant_cuda_bench [--shapes 1x8192,8x32768] [--formats fp16,pnmix] [--repeats 7] [--gqa 8] [--head-dim 128]
+//   kvant_cuda_bench [--shapes 1x8192,8x32768] [--formats "fp16,pnmix,int4 ragged"] [--repeats 7] [--gqa 8]
+//                    [--head-dim 128] [--start 4096]
 //   kvant_cuda_bench --verdicts     what the formats, page tables and lengths may cost, each beside its limit
 #include <algorithm>
 #include <cstdio>
@@ -33,9 +34,17 @@ AttentionMeasurement AtShape(const Options& options, uint32_t batch, uint32_t to
   return wanted;
 }
 
+/// "int4", "int4 shuffled" or "int4 ragged": as arms are called in the tables.
+AttentionArm ArmOf(const std::string& name) {
+  for (const auto& [suffix, kind] : {std::pair{" shuffled", BatchKind::kShuffled}, {" ragged", BatchKind::kRagged}}) {
+    if (name.ends_with(suffix)) return {name.substr(0, name.size() - std::strlen(suffix)), kind};
+  }
+  return {name};
+}
+
 void PrintTable(const Options& options, uint32_t batch, uint32_t tokens) {
   std::vector<AttentionArm> arms;
-  for (const std::string& format : options.formats) arms.push_back({format});
+  for (const std::string& format : options.formats) arms.push_back(ArmOf(format));
   const Measured measured = MustMeasure(MeasureAttention(AtShape(options, batch, tokens, arms)));
   std::printf("\n%u x %u, %u KV heads, %u query heads a KV head, head dimension %u\n", batch, tokens,
               options.wanted.shape.num_kv_heads, options.wanted.shape.q_heads_per_kv_head,
@@ -152,6 +161,8 @@ Options Parse(int argc, char** argv) {
       options.wanted.shape.head_dim = number(value);
     } else if (flag == "--overhead") {
       options.wanted.overhead = std::atoi(value);
+    } else if (flag == "--start") {
+      options.wanted.start = std::atoi(value);
     } else if (flag == "--fine-below") {
       options.wanted.fine_below = std::atoi(value);
     } else if (flag == "--least-bytes") {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -17,6 +18,7 @@ DecodeCosts Costs() {
   costs.tile_bytes = {8192, 4160, 2112, 2176, 1152, 8192};
   costs.unit_tiles = {1, 2, 4, 4, 8, 1};
   costs.tile_overhead = 256;
+  costs.start_bytes = {3000, 4000, 5000, 6000, 7000, 8000};
   costs.fine_below = 64 * 1024;
   costs.least_bytes = 2048;
   return costs;
@@ -32,8 +34,9 @@ struct Batch {
   }
 };
 
-DecodePlan Plan(const DecodeShape& shape, const Batch& batch, const DecodeGrid& grid) {
-  Result<DecodePlan> plan = PlanDecode(shape, batch.segments, batch.borders, Costs(), grid);
+DecodePlan Plan(const DecodeShape& shape, const Batch& batch, const DecodeGrid& grid,
+                const DecodeCosts& costs = Costs()) {
+  Result<DecodePlan> plan = PlanDecode(shape, batch.segments, batch.borders, costs, grid);
   EXPECT_TRUE(plan.ok()) << plan.status().message();
   return std::move(plan).value();
 }
@@ -140,7 +143,9 @@ TEST(DecodePlan, EveryVisibleTileOnceWhateverTheBatch) {
     }
     const DecodeShape shape{128, 1 + static_cast<uint32_t>(random() % 8), 1 + static_cast<uint32_t>(random() % 16)};
     const DecodeGrid grid{round % 2 == 0 ? 132U : 7U, round % 2 == 0 ? 12U : 6U};
-    const DecodePlan plan = Plan(shape, batch, grid);
+    DecodeCosts costs = Costs();
+    if (round % 4 < 2) costs.start_bytes.fill(48 * 1024);  // more than many a share
+    const DecodePlan plan = Plan(shape, batch, grid, costs);
     Replay(plan, batch);
     if (HasFatalFailure()) FAIL() << "round " << round;
   }
@@ -160,6 +165,61 @@ TEST(DecodePlan, SharesAreEven) {
   }
   EXPECT_EQ(all, uint64_t{32} * 8 * 2048);
   EXPECT_LE(most * plan.grid.num_warps(), all + all / 40);
+}
+
+// What a warp has to do by the planner's costs, beginnings included.
+std::vector<uint64_t> WarpCosts(const DecodePlan& plan, const DecodeCosts& costs) {
+  std::vector<uint64_t> all(plan.grid.num_warps());
+  for (uint32_t warp = 0; warp < plan.grid.num_warps(); ++warp) {
+    for (uint32_t i = warp; i != DecodeRun::kNone && plan.runs[i].num_tiles != 0; i = plan.runs[i].next) {
+      const auto format = static_cast<size_t>(plan.runs[i].format);
+      all[warp] += costs.start_bytes[format];
+      all[warp] += uint64_t{plan.runs[i].num_tiles} * (costs.tile_bytes[format] + costs.tile_overhead);
+    }
+  }
+  return all;
+}
+
+double MostOverMean(const std::vector<uint64_t>& costs) {
+  const auto most = static_cast<double>(*std::max_element(costs.begin(), costs.end()));
+  return most * static_cast<double>(costs.size()) /
+         static_cast<double>(std::accumulate(costs.begin(), costs.end(), uint64_t{0}));
+}
+
+// Lengths 1 : 64. The shortest sequences come twenty to a warp, which pays for their beginnings with fewer tiles; a
+// planner that counts tiles alone gives it as many as any other warp.
+TEST(DecodePlan, BeginningsCount) {
+  for (const DecodeFormat format : {DecodeFormat::kFp16, DecodeFormat::kInt8, DecodeFormat::kInt4}) {
+    Batch batch;
+    uint32_t pages = 0;
+    for (uint32_t s = 0; s < 128; ++s) {
+      const uint32_t tokens = 252 * (1 + 63 * s / 127) + s % 16;
+      batch.Add({{format, tokens, 0, pages, 0}});
+      pages += tokens / 16 + 1;
+    }
+    const DecodeCosts costs = Costs();
+    DecodeCosts tiles_alone = costs;
+    tiles_alone.start_bytes = {};
+    const DecodePlan plan = Plan({128, 8, 8}, batch, {132, 12}, costs);
+    Replay(plan, batch);
+    const std::vector<uint64_t> warps = WarpCosts(plan, costs);
+    const auto f = static_cast<size_t>(format);
+    const auto mean = static_cast<double>(std::accumulate(warps.begin(), warps.end(), uint64_t{0})) / 1584;
+    const double begin = costs.start_bytes[f] / mean;
+    const double unit = costs.unit_tiles[f] * (costs.tile_bytes[f] + costs.tile_overhead) / mean;
+    EXPECT_LE(MostOverMean(warps), 1.0 + unit + begin);
+    EXPECT_GE(MostOverMean(WarpCosts(Plan({128, 8, 8}, batch, {132, 12}, tiles_alone), costs)), 1.0 + 8 * begin);
+  }
+}
+
+// Beginnings that all warps have alike move nothing: the warps of an item share its tiles as evenly as before.
+TEST(DecodePlan, BeginningsLeaveEvenBatchesEven) {
+  Batch batch;
+  for (uint32_t s = 0; s < 8; ++s) batch.Add({{DecodeFormat::kInt4, 32768, 0, s * 2048, 0}});
+  const DecodeCosts costs = Costs();
+  const std::vector<uint64_t> warps = WarpCosts(Plan({128, 8, 8}, batch, {132, 12}, costs), costs);
+  EXPECT_LE(MostOverMean(warps), 1.08);
+  EXPECT_TRUE(std::none_of(warps.begin(), warps.end(), [](uint64_t cost) { return cost == 0; }));
 }
 
 // More than eight query heads a KV head: both groups meet the same tiles in the same order on neighbouring warps.

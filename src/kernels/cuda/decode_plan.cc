@@ -68,18 +68,25 @@ class Planner {
   uint64_t TileCost(const DecodeSegment& segment) const {
     return costs_.tile_bytes[static_cast<size_t>(segment.format)] + costs_.tile_overhead;
   }
+  uint64_t StartCost(const DecodeSegment& segment) const {
+    return costs_.start_bytes[static_cast<size_t>(segment.format)];
+  }
 
   // How much there is, and how it is shared: a few warps of every block rather than all warps of a few blocks. Two
   // groups of query heads go through the same tiles at the same time on neighbouring warps, so that the second one
-  // finds them in the L2: a worker is then two warps.
+  // finds them in the L2: a worker is then two warps. Every worker begins once; what is counted are the beginnings
+  // between, so the first segment's is left out.
   void Measure() {
     uint64_t sequences = 0;
+    uint64_t first_start = 0;
     for (const DecodeSegment& segment : segments_) {
-      sequences += TileCost(segment) * (EndTile(segment) - std::min(EndTile(segment), BeginTile(segment)));
+      if (BeginTile(segment) >= EndTile(segment)) continue;
+      if (sequences == 0) first_start = StartCost(segment);
+      sequences += StartCost(segment) + TileCost(segment) * (EndTile(segment) - BeginTile(segment));
     }
     groups_ = static_cast<uint32_t>(CeilDiv(plan_.shape.q_heads_per_kv_head, 8U));
     twins_ = plan_.grid.warps_per_block % groups_ == 0 ? groups_ : 1;
-    total_ = sequences * plan_.shape.num_kv_heads * (groups_ / twins_);
+    total_ = sequences * plan_.shape.num_kv_heads * (groups_ / twins_) - first_start;
     const uint64_t least = std::max<uint64_t>(costs_.least_bytes, 1);
     const uint64_t wanted = std::clamp<uint64_t>(total_ / least, 1, plan_.grid.num_warps() / twins_);
     warps_used_per_block_ = static_cast<uint32_t>(CeilDiv(wanted, uint64_t{plan_.grid.num_blocks}));
@@ -127,6 +134,7 @@ class Planner {
     const uint32_t unit = UnitOf(segment);
     uint32_t tile = BeginTile(segment);
     const uint32_t end = EndTile(segment);
+    if (tile < end && cost_ != 0) cost_ += StartCost(segment);
     while (tile < end) {
       // Everything up to this worker's border, rounded to the nearest unit; at least one unit so that it ends.
       while (worker_ + 1 < workers_ && cost_ + TileCost(segment) * unit / 2 > Border(worker_ + 1)) {

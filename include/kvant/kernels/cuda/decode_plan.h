@@ -47,6 +47,8 @@ struct DecodeCosts {
   std::array<uint32_t, kNumDecodeFormats> tile_bytes{};
   /// Of one tile beyond its bytes, in bytes: what a warp's latency is worth.
   uint32_t tile_overhead = 0;
+  /// Of beginning a segment of an item amid other work, in bytes: its queries, its first reference, its odd end.
+  std::array<uint32_t, kNumDecodeFormats> start_bytes{};
   /// Splits fall on multiples of so many tiles inside a segment: whole loads of the inner loop.
   std::array<uint32_t, kNumDecodeFormats> unit_tiles{};
   /// Below so many bytes a warp, but not below one load, splits may fall on any kPairSplitTiles tiles of a

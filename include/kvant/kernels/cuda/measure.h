@@ -55,6 +55,7 @@ struct AttentionMeasurement {
   int rounds = 7;
   // The planner's costs, to be tried out; negative: the kernel's own.
   int overhead = -1;
+  int start = -1;  ///< of every format
   int fine_below = -1;
   int least_bytes = -1;
 };
