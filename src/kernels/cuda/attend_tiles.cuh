@@ -17,18 +17,31 @@ struct VisibleTokens {
 /// value scale below 255, leaves fp16.
 inline constexpr float kMostBeforeRaise = 256.0F;
 
+/// Ones as long as the zeros of the most tiles of a load, so that both are read alike.
+inline constexpr uint32_t kOnesBytes = 8 * 2 * kTileTokens;
+
 /// Attend to kTiles tiles: scores, softmax against the running reference, values.
 ///
 /// The reference is taken from the first tiles and then only raised when their Σ p shows that it is far behind, so the
 /// usual case has no maximum, no exchange between lanes and no rescaling between scores and values. Σ p and the sum of
 /// value zeros come from one tensor-core row each.
 ///
-/// `ones` is where in shared memory there are 16 fp16 ones; tiles stay loaded until return.
+/// `ones` is where in shared memory there are kOnesBytes of fp16 ones; tiles stay loaded until return.
 template <bool kSoftCap, bool kMasked, int kTiles, class Tiles, int kHeadDim>
 KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state, const QueryFragments<kHeadDim>& query,
                               const float (&offset)[2], VisibleTokens visible, float soft_cap, uint32_t ones,
                               Lane lane) {
   bool look_for_reference = state.Fresh();
+  // Row 1 is ones; the rows of SumRow are what is added to every channel of a group; rows 8…15 are not looked at.
+  const auto extra_row = [&](int t) {
+    uint32_t extra = ones;
+#pragma unroll
+    for (int group = 0; Tiles::kScalesValues && group < Tiles::kValueGroups; ++group) {
+      if (lane.row == SumRow(group)) extra = tiles.ValueZeros(t, group);
+    }
+    return extra + 4 * lane.quad;
+  };
+  const uint32_t first_extra = extra_row(0);
   while (true) {
     __syncwarp();  // keeps the compiler from moving the loads of all codes out of this loop, into registers it lacks
     float s[kTiles][4];
@@ -68,14 +81,9 @@ KVANT_DEVICE void AttendTiles(const Tiles& tiles, SoftmaxState<kHeadDim>& state,
       }
       const uint32_t p0 = Transpose8x8(PackHalf2(e[0], e[1]));
       const uint32_t p1 = Transpose8x8(PackHalf2(e[2], e[3]));
-      // Row 1 is ones; the rows of SumRow are what is added to every channel of a group; rows 8…15 are not looked at.
-      uint32_t extra = ones;
-#pragma unroll
-      for (int group = 0; Tiles::kScalesValues && group < Tiles::kValueGroups; ++group) {
-        if (lane.row == SumRow(group)) extra = tiles.ValueZeros(t, group);
-      }
-      const uint32_t z0 = Load4(extra + 4 * lane.quad);
-      const uint32_t z1 = Load4(extra + 4 * lane.quad + 16);
+      const uint32_t extra = Tiles::kZerosFollow ? first_extra + t * 2 * kTileTokens : extra_row(t);
+      const uint32_t z0 = Load4(extra);
+      const uint32_t z1 = Load4(extra + 16);
       Mma(sums[t % 2], z0, z0, z1, z1, p0, p1);
       if constexpr (Tiles::kScalesValues) {
 #pragma unroll

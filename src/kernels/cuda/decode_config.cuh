@@ -20,7 +20,7 @@ struct DecodeConfig {
   // Shared memory: the warps' own, ones, block end, query rows, barriers, rings. A ring also holds a partial at the
   // end.
   static constexpr uint32_t kOnes = kWarps * (112 + kSteps * sizeof(PairDeviceMap::Step));
-  static constexpr uint32_t kBlockEnd = kOnes + 64;
+  static constexpr uint32_t kBlockEnd = kOnes + kOnesBytes;
   static constexpr uint32_t kRows = kBlockEnd + sizeof(BlockEnd<kWarps>);
   static constexpr uint32_t kBarriers = kRows + sizeof(Rows);
   static constexpr uint32_t kRings = (kBarriers + kWarps * kStages * 8 + 127) / 128 * 128;
@@ -60,7 +60,7 @@ template <int kSteps>
 struct alignas(16) WarpMemory {
   DecodeRun run;  ///< being computed
   /// The next load: how the tiles of the run it belongs to lie in their pages.
-  struct Load {
+  struct alignas(16) Load {
     const std::byte* base;  ///< record of this KV head in page 0
     uint64_t page_bytes;
     const uint32_t* table;

@@ -7,7 +7,7 @@ namespace kvant::kernels::cuda {
 template <class Config, class... Tiles>
 __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __grid_constant__ DecodeParams params) {
   using LoaderType = Loader<Config, Tiles...>;
-  const uint32_t warp = threadIdx.x / 32;
+  const uint32_t warp = __shfl_sync(~0U, threadIdx.x / 32, 0);  // uniform, and the compiler knows
   const Lane lane = ThisLane();
   const uint32_t ring_bytes = Config::kStages * params.stage_bytes;
   const uint32_t ring = Config::kRings + warp * ring_bytes;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32, 1) DecodeKernel(const __g
   // some warps begin early, so that the memory is not idle, the others when they have their queries.
   int primed = 0;
   if (warp % 4 == 0) loader.Issue(primed++);
-  if (threadIdx.x < 16) Shared<uint32_t>(Config::kOnes + 4 * threadIdx.x) = 0x3C003C00U;
+  if (threadIdx.x < kOnesBytes / 4) Shared<uint32_t>(Config::kOnes + 4 * threadIdx.x) = 0x3C003C00U;
   BlockEnd<Config::kWarps>& block_end = Shared<BlockEnd<Config::kWarps>>(Config::kBlockEnd);
   block_end.Load(params);
   Shared<typename Config::Rows>(Config::kRows).Store(fetched, params.q_scale);

@@ -23,6 +23,8 @@ struct PairTiles {
   static_assert(kPairSplitTiles % kMaskedTiles == 0);
   static constexpr bool kScalesValues = true;
   static constexpr bool kHasKeyZero = false;  ///< key zeros are a page's, not a token's
+  static constexpr bool kZerosFollow = true;  ///< value zeros of a tile stand behind those of the tile before
+  static_assert(kUnitTiles <= 8);
   static constexpr float kZeroUnit = 1.0F;
   static constexpr float kKeyUnit = 524288.0F;  // 2^19: codes are c · 2^(bit - 24), q carries 2^(5 - bit)
   static constexpr bool kNeedsSteps = kKind == PairSteps::kAny;
@@ -48,17 +50,19 @@ struct PairTiles {
     return tiles + (t / 2) * block_bytes + (t % 2) * key_tile_bytes + quarter;
   }
 
-  /// Key zeros as 16 equal rows: every row of the product is the zero term of the page.
+  /// The zero term of the page. Key zeros of two steps are an operand as they are loaded: rows 0…7, all equal, have the
+  /// lower halves of both steps and rows 8…15 the upper ones. Four sums that do not wait for each other.
   KVANT_DEVICE void LoadPage(const QueryFragments<kHeadDim>& query, Lane lane) {
-    float z[4] = {};
+    float lower[2][4] = {};
+    float upper[2][4] = {};
 #pragma unroll
     for (int i = 0; i < kSteps; i += 2) {
       const uint4 a = Load16(tail + 2 * kHeadDim + (i / 2 * 4 + lane.quad) * 16);
-      Mma(z, a.x, a.x, a.y, a.y, query.q[i][0], query.q[i][1]);
-      Mma(z, a.z, a.z, a.w, a.w, query.q[i + 1][0], query.q[i + 1][1]);
+      Mma(lower[i / 2 % 2], a.x, a.y, a.z, a.w, query.q[i][0], query.q[i + 1][0]);
+      Mma(upper[i / 2 % 2], a.x, a.y, a.z, a.w, query.q[i][1], query.q[i + 1][1]);
     }
-    zero[0] = z[0];
-    zero[1] = z[1];
+    zero[0] = lower[0][0] + lower[1][0] + (upper[0][2] + upper[1][2]);
+    zero[1] = lower[0][1] + lower[1][1] + (upper[0][3] + upper[1][3]);
   }
 
   template <int kTiles>

@@ -57,10 +57,13 @@ struct RunWorker {
     if (ThisRun().begins_item == 0) EnterUnits<Tiles>(state);
     uint32_t tile = ThisRun().first_tile;
     const uint32_t end = tile + ThisRun().num_tiles;
+    const uint32_t whole_from = (ThisRun().first_visible + kTileTokens - 1) / kTileTokens;
+    const uint32_t whole_to = ThisRun().num_tokens / kTileTokens;
     while (tile < end) {
       const uint32_t next = min((tile / kUnitTiles + 1) * kUnitTiles, end);
+      const bool whole = next - tile == kUnitTiles && tile >= whole_from && next <= whole_to;
       loader.Wait(stage, parity);
-      Unit(tile_bytes, state, query, ring + stage * params.stage_bytes, tile, next - tile);
+      Unit(tile_bytes, state, query, ring + stage * params.stage_bytes, tile, next - tile, whole);
       loader.Issue(stage);
       if (++stage == Config::kStages) {
         stage = 0;
@@ -135,9 +138,9 @@ struct RunWorker {
     }
   }
 
-  // One load: whole and wholly visible, or piece by piece with a mask.
+  // One load: `whole` and wholly visible, or piece by piece with a mask.
   KVANT_DEVICE void Unit(uint32_t tile_bytes, SoftmaxState<kHeadDim>& state, const QueryFragments<kHeadDim>& query,
-                         uint32_t data, uint32_t tile, uint32_t count) {
+                         uint32_t data, uint32_t tile, uint32_t count, bool whole) {
     const uint32_t tail = data + kUnitTiles * tile_bytes;
     Tiles tiles = TilesAt(tile_bytes, data, tail, tile);
     float offset[2] = {query.offset[0], query.offset[1]};
@@ -146,9 +149,6 @@ struct RunWorker {
       offset[0] += tiles.zero[0];
       offset[1] += tiles.zero[1];
     }
-    const uint32_t first_token = tile * kTileTokens;
-    const bool whole = count == kUnitTiles && first_token >= ThisRun().first_visible &&
-                       first_token + kUnitTiles * kTileTokens <= ThisRun().num_tokens;
     if (whole) {
       AttendTiles<Config::kSoftCap, false, kUnitTiles>(tiles, state, query, offset, {0, 0}, params.soft_cap, ones,
                                                        lane);

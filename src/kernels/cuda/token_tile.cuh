@@ -16,6 +16,7 @@ struct TokenTiles {
   static constexpr bool kIsHalf = kCodec == codec::TokenCodec::kFp16;
   static constexpr bool kHasZero = codec::HasZero(kCodec);
   static constexpr bool kHasKeyZero = kHasZero;  ///< a key zero a token
+  static constexpr bool kZerosFollow = false;
   static constexpr int kUnitTiles = kIsHalf ? 1 : kCodec == codec::TokenCodec::kInt8 ? 2 : 4;
   static constexpr int kMaskedTiles = 1;
   static constexpr uint32_t kTileBytes = TokenTileBytes(kCodec, kHeadDim);
