@@ -62,6 +62,8 @@ class DecodeRunner {
     return out_.Download<float>();
   }
 
+  int kernel_id() const { return kernel_.id; }
+
   bool CanariesIntact() const {
     bool intact = plan_bytes_.CanariesIntact() && workspace_.CanariesIntact() && out_.CanariesIntact();
     for (const auto& pool : pools_) intact = intact && pool->CanariesIntact();

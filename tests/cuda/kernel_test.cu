@@ -1,8 +1,11 @@
 // Everything the GPU kernels compute, against references on the host. Runs alone, without a build tree.
+//   kvant_cuda_test [--brief] [text]     cases with the text in their names; in brief the first one of every kernel and
+//                                        mix of formats, for compute-sanitizer's racecheck
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <set>
 
 #include "decode_runner.h"
 #include "pack_cases.h"
@@ -14,7 +17,7 @@ constexpr double kTolerance = 3e-3;
 int g_failures = 0;
 int g_cases = 0;
 double g_worst = 0;
-const char* g_filter = "";  // only cases whose name has this
+std::set<int> g_kernels;  // of decode
 
 void Report(const std::string& name, double error, bool intact, bool repeatable) {
   ++g_cases;
@@ -36,10 +39,36 @@ double ErrorOf(const std::vector<float>& got, const std::vector<float>& expected
   return worst / largest;
 }
 
-void CheckCase(const CaseSpec& spec) {
-  if (spec.name.find(g_filter) == std::string::npos) return;
+// Which kernel, over which formats, with a window or without.
+std::string KindOf(const AttentionCase& c, int kernel) {
+  std::set<int> formats;
+  bool windowed = false;
+  for (const DecodeSegment& segment : c.segments) {
+    formats.insert(static_cast<int>(segment.format));
+    windowed = windowed || segment.first_visible != 0;
+  }
+  std::string kind = "decode " + std::to_string(kernel) + (windowed ? " windowed" : "");
+  for (const int format : formats) kind += " " + std::to_string(format);
+  return kind;
+}
+
+uint64_t TokensOf(const CaseSpec& spec) {
+  uint64_t tokens = 0;
+  for (const auto& sequence : spec.sequences) {
+    for (const SegmentSpec& segment : sequence) tokens += segment.num_tokens;
+  }
+  return tokens;
+}
+
+void CheckCase(CaseFilter& filter, const CaseSpec& spec) {
+  constexpr uint64_t kLeastInBrief = 97;  // several warps and blocks
+  constexpr uint64_t kMostInBrief = 3000;
+  const uint64_t tokens = TokensOf(spec);
+  if (!filter.Wants(spec.name) || (filter.brief() && (tokens < kLeastInBrief || tokens > kMostInBrief))) return;
   const AttentionCase c = MakeCase(spec);
   DecodeRunner runner(c);
+  if (!filter.IsNew(KindOf(c, runner.kernel_id()))) return;
+  g_kernels.insert(runner.kernel_id());
   const std::vector<float> first = runner.Run();
   const std::vector<float> second = runner.Run();
   // Parts merge in slot order, so a launch repeats bit for bit.
@@ -56,38 +85,38 @@ constexpr DecodeFormat kTokenFormats[] = {DecodeFormat::kFp16, DecodeFormat::kIn
                                           DecodeFormat::kInt4Affine, DecodeFormat::kBf16};
 constexpr const char* kFormatNames[] = {"fp16", "int8", "int4", "int4-affine", "pair", "bf16"};
 
-void TokenTiers() {
+void TokenTiers(CaseFilter& filter) {
   for (const uint32_t d : {64U, 128U, 256U}) {
     for (const DecodeFormat format : kTokenFormats) {
       const char* name = kFormatNames[static_cast<size_t>(format)];
       for (const uint32_t n : kLengths) {
         if (d != 128 && n == 8191) continue;
         CaseSpec spec{Name(name, d, 8, n), {d, 2, 8}, {{{format, n, 0}}}};
-        CheckCase(spec);
+        CheckCase(filter, spec);
       }
       CaseSpec equalized{Name(name, d, 4, 300) + " equalized", {d, 2, 4}, {{{format, 300, 0}}, {{format, 41, 0}}}};
       equalized.equalized = format != DecodeFormat::kFp16 && format != DecodeFormat::kBf16;
-      CheckCase(equalized);
+      CheckCase(filter, equalized);
     }
   }
 }
 
-void QueryGroups() {
+void QueryGroups(CaseFilter& filter) {
   for (const uint32_t gqa : {1U, 2U, 3U, 5U, 7U, 9U, 12U, 16U}) {
     for (const uint32_t d : {64U, 128U, 256U}) {
       if (d != 128 && gqa != 3 && gqa != 16) continue;
-      CheckCase({Name("int8", d, gqa, 777), {d, 3, gqa}, {{{DecodeFormat::kInt8, 777, 0}}}});
-      CheckCase({Name("bf16", d, gqa, 130), {d, 3, gqa}, {{{DecodeFormat::kBf16, 130, 0}}}});
+      CheckCase(filter, {Name("int8", d, gqa, 777), {d, 3, gqa}, {{{DecodeFormat::kInt8, 777, 0}}}});
+      CheckCase(filter, {Name("bf16", d, gqa, 130), {d, 3, gqa}, {{{DecodeFormat::kBf16, 130, 0}}}});
       CaseSpec pair{Name("pair", d, gqa, 1024 + 33),
                     {d, 3, gqa},
                     {{{DecodeFormat::kFp16, 33, 0}, {DecodeFormat::kPair, 1024, 0}}}};
       pair.maps = {HalfThreeOne(d, 3)};
-      CheckCase(pair);
+      CheckCase(filter, pair);
     }
   }
 }
 
-void Tiered() {
+void Tiered(CaseFilter& filter) {
   for (const uint32_t d : {64U, 128U, 256U}) {
     CaseSpec spec{Name("fp16+int8+int4+affine in one launch", d, 8, 900), {d, 2, 8}, {}};
     for (uint32_t s = 0; s < 3; ++s) {
@@ -98,7 +127,7 @@ void Tiered() {
                                 {DecodeFormat::kFp16, 1 + 60 * s, 0}});
     }
     spec.equalized = true;
-    CheckCase(spec);
+    CheckCase(filter, spec);
   }
 }
 
@@ -111,7 +140,7 @@ std::vector<SegmentSpec> PnMix(uint32_t tokens) {
   return segments;
 }
 
-void PairPages() {
+void PairPages(CaseFilter& filter) {
   for (const uint32_t d : {64U, 128U, 256U}) {
     struct Kind {
       const char* name;
@@ -138,13 +167,13 @@ void PairPages() {
         CaseSpec spec{Name(kind.name, d, 8, n), {d, 2, 8}, {PnMix(n)}};
         spec.maps = {kind.map};
         spec.value_bits = kind.value_bits;
-        CheckCase(spec);
+        CheckCase(filter, spec);
       }
     }
     CaseSpec rotated{Name("pnmix v2 hadamard", d, 8, 700), {d, 2, 8}, {PnMix(700)}};
     rotated.maps = {HalfThreeOne(d, 5)};
     rotated.rotated = true;
-    CheckCase(rotated);
+    CheckCase(filter, rotated);
   }
   for (const uint32_t n : kLengths) {
     for (const uint32_t d : {64U, 128U, 256U}) {
@@ -153,13 +182,13 @@ void PairPages() {
         CaseSpec spec{Name("pnmix 3/1", d, 8, n) + " v" + std::to_string(value_bits), {d, heads, 8}, {PnMix(n)}};
         spec.maps = {HalfThreeOne(d, 12), HalfThreeOne(d, 13)};
         spec.value_bits = value_bits;
-        CheckCase(spec);
+        CheckCase(filter, spec);
       }
     }
   }
 }
 
-void ValueGroups() {
+void ValueGroups(CaseFilter& filter) {
   for (const uint32_t d : {64U, 128U, 256U}) {
     for (const uint32_t groups : {2U, 4U}) {
       if (groups == 4 && d != 128) continue;
@@ -173,40 +202,41 @@ void ValueGroups() {
           spec.value_bits = value_bits;
           spec.value_groups = groups;
           spec.rotated = n == 1500;
-          CheckCase(spec);
+          CheckCase(filter, spec);
         }
       }
     }
   }
 }
 
-void RaggedBatches() {
+void RaggedBatches(CaseFilter& filter) {
   CaseSpec spec{"pnmix ragged 1…4000", {128, 4, 8}, {}};
   for (const uint32_t n : {1U, 33U, 160U, 161U, 500U, 1024U, 4000U, 63U, 287U}) spec.sequences.push_back(PnMix(n));
   spec.maps = {HalfThreeOne(128, 20)};
-  CheckCase(spec);
+  CheckCase(filter, spec);
   CaseSpec tokens{"int8 ragged", {128, 4, 8}, {}};
   for (const uint32_t n : {1U, 3000U, 17U, 640U, 16U, 15U}) tokens.sequences.push_back({{DecodeFormat::kInt8, n, 0}});
-  CheckCase(tokens);
+  CheckCase(filter, tokens);
   CaseSpec many{"int4 64 sequences", {128, 8, 4}, {}};
   for (uint32_t s = 0; s < 64; ++s) many.sequences.push_back({{DecodeFormat::kInt4, 100 + 3 * s, 0}});
-  CheckCase(many);
+  CheckCase(filter, many);
 }
 
-void SharpAndWindowed() {
+void SharpAndWindowed(CaseFilter& filter) {
   for (const float spread : {0.1F, 3.0F, 8.0F}) {
     CaseSpec sharp{"pnmix spread " + std::to_string(spread), {128, 2, 8}, {PnMix(2000)}};
     sharp.maps = {HalfThreeOne(128, 30)};
     sharp.key_spread = spread;
-    CheckCase(sharp);
+    CheckCase(filter, sharp);
     CaseSpec tokens{"int8 spread " + std::to_string(spread), {128, 2, 8}, {{{DecodeFormat::kInt8, 2000, 0}}}};
     tokens.key_spread = spread;
-    CheckCase(tokens);
+    CheckCase(filter, tokens);
   }
   for (const uint32_t first : {1U, 16U, 100U, 333U, 639U}) {
     for (const DecodeFormat format : kTokenFormats) {
       const bool bf16 = format == DecodeFormat::kBf16;
-      CheckCase({std::string(kFormatNames[static_cast<size_t>(format)]) + " window from " + std::to_string(first),
+      CheckCase(filter,
+                {std::string(kFormatNames[static_cast<size_t>(format)]) + " window from " + std::to_string(first),
                  {128, 2, 8},
                  {{{format, 640, first}, {bf16 ? format : DecodeFormat::kFp16, 5, 0}}}});
     }
@@ -219,13 +249,13 @@ void SharpAndWindowed() {
             {{{DecodeFormat::kPair, 640, first}, {DecodeFormat::kFp16, 5, 0}}}};
         pair.maps = {HalfThreeOne(d, 31)};
         pair.value_bits = value_bits;
-        CheckCase(pair);
+        CheckCase(filter, pair);
       }
     }
   }
 }
 
-void SoftCaps() {
+void SoftCaps(CaseFilter& filter) {
   for (const uint32_t d : {64U, 128U, 256U}) {
     for (const float cap : {5.0F, 50.0F}) {
       for (const uint32_t first : {0U, 100U}) {  // with a window, too
@@ -238,10 +268,10 @@ void SoftCaps() {
         tokens.soft_cap = cap;
         tokens.equalized = true;
         tokens.key_spread = 3.0F;
-        CheckCase(tokens);
+        CheckCase(filter, tokens);
         CaseSpec bf16{"bf16" + name, {d, 2, 2}, {{{DecodeFormat::kBf16, 300, first}}}};
         bf16.soft_cap = cap;
-        CheckCase(bf16);
+        CheckCase(filter, bf16);
         for (const uint32_t value_bits : {2U, 3U, 4U}) {
           CaseSpec pair{"pnmix v" + std::to_string(value_bits) + name,
                         {d, 2, 8},
@@ -250,7 +280,7 @@ void SoftCaps() {
           pair.value_bits = value_bits;
           pair.soft_cap = cap;
           pair.key_spread = 2.0F;
-          CheckCase(pair);
+          CheckCase(filter, pair);
         }
       }
     }
@@ -258,9 +288,9 @@ void SoftCaps() {
 }
 
 // What has no kernel is refused by name; nothing falls back.
-void Refusals() {
-  const auto refused = [](const char* what, const kernels::cuda::DecodeRequest& request) {
-    if (std::string(what).find(g_filter) == std::string::npos) return;
+void Refusals(CaseFilter& filter) {
+  const auto refused = [&](const char* what, const kernels::cuda::DecodeRequest& request) {
+    if (!filter.Wants(what)) return;
     const auto kernel = kernels::cuda::SelectDecode(request);
     const bool ok = !kernel.ok() && kernel.status().code() == StatusCode::kModelUnsupported;
     ++g_cases;
@@ -281,17 +311,17 @@ void Refusals() {
   refused("eight value groups", request);
 }
 
-void RunAll() {
-  TokenTiers();
-  QueryGroups();
-  Tiered();
-  PairPages();
-  ValueGroups();
-  RaggedBatches();
-  SharpAndWindowed();
-  SoftCaps();
-  Refusals();
-  for (const CaseCount& more : {RunPackCases(g_filter), RunImportanceCases(g_filter)}) {
+void RunAll(CaseFilter& filter) {
+  TokenTiers(filter);
+  QueryGroups(filter);
+  Tiered(filter);
+  PairPages(filter);
+  ValueGroups(filter);
+  RaggedBatches(filter);
+  SharpAndWindowed(filter);
+  SoftCaps(filter);
+  Refusals(filter);
+  for (const CaseCount& more : {RunPackCases(filter), RunImportanceCases(filter)}) {
     g_cases += more.cases;
     g_failures += more.failures;
   }
@@ -301,7 +331,9 @@ void RunAll() {
 }  // namespace kvant::cuda_test
 
 int main(int argc, char** argv) {
-  if (argc > 1) kvant::cuda_test::g_filter = argv[1];
+  const bool brief = argc > 1 && std::string(argv[1]) == "--brief";
+  const int text_at = brief ? 2 : 1;
+  kvant::cuda_test::CaseFilter filter(argc > text_at ? argv[text_at] : "", brief);
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::printf("skipped: no CUDA device\n");
@@ -309,11 +341,12 @@ int main(int argc, char** argv) {
   }
   using namespace kvant::cuda_test;
   try {
-    RunAll();
+    RunAll(filter);
   } catch (const DeviceError& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
-  std::printf("%d cases, %d failed, worst error %.2e\n", g_cases, g_failures, g_worst);
+  std::printf("%d cases, %zu decode kernels, %d failed, worst error %.2e\n", g_cases, g_kernels.size(), g_failures,
+              g_worst);
   return g_failures == 0 ? 0 : 1;
 }

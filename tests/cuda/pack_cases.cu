@@ -16,9 +16,10 @@ using kernels::cuda::PairDeviceLayout;
 using kernels::cuda::Stream;
 
 CaseCount g_count;
-const char* g_filter = "";
+CaseFilter* g_filter = nullptr;
 
-bool Wanted(const std::string& name) { return name.find(g_filter) != std::string::npos; }
+bool Wanted(const std::string& name, const std::string& kind) { return g_filter->Wants(name) && g_filter->IsNew(kind); }
+bool Wanted(const std::string& name) { return Wanted(name, name); }
 
 void Report(const std::string& name, bool ok) {
   ++g_count.cases;
@@ -39,9 +40,9 @@ std::vector<Half> RandomHalves(size_t count, uint32_t seed) {
 }
 
 void RowsOf(TokenCodec codec, uint32_t d, size_t rows) {
-  const std::string name =
-      std::string(codec::TokenCodecName(codec)) + " rows d=" + std::to_string(d) + " n=" + std::to_string(rows);
-  if (!Wanted(name)) return;
+  const std::string kind = std::string(codec::TokenCodecName(codec)) + " rows d=" + std::to_string(d);
+  const std::string name = kind + " n=" + std::to_string(rows);
+  if (!Wanted(name, kind)) return;
   const std::vector<Half> src = RandomHalves(rows * d, d + static_cast<uint32_t>(rows));
   std::vector<uint8_t> codes(rows * codec::RowCodeBytes(codec, d));
   std::vector<Half> scales(rows);
@@ -74,7 +75,7 @@ void PagesOf(const std::string& kind, const codec::WidthMap& map, uint32_t value
   const std::string name = "pack " + kind + " v=" + std::to_string(value_bits) + " d=" + std::to_string(d) +
                            " groups=" + std::to_string(value_groups) +
                            (rule == codec::PairRule::kMidRise ? " mid-rise" : " min-max");
-  if (!Wanted(name)) return;
+  if (!Wanted(name, name.substr(0, name.find(" groups")) + (value_groups == 1 ? "" : " groups"))) return;
   constexpr uint32_t kHeads = 3;
   constexpr uint32_t kPages = 2;
   const codec::PairFormat format{d, 128, value_bits, d / value_groups, rule, rule};
@@ -265,11 +266,11 @@ void TilesOf(TokenCodec codec, uint32_t d, bool equalized) {
 
 }  // namespace
 
-CaseCount RunPackCases(const char* filter) {
-  g_filter = filter;
+CaseCount RunPackCases(CaseFilter& filter) {
+  g_filter = &filter;
   for (const TokenCodec codec : {TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine}) {
     for (const uint32_t d : {64U, 128U, 256U}) {
-      for (const size_t rows : {size_t{1}, size_t{31}, size_t{5001}}) RowsOf(codec, d, rows);
+      for (const size_t rows : {size_t{31}, size_t{1}, size_t{5001}}) RowsOf(codec, d, rows);
     }
   }
   for (const TokenCodec codec : {TokenCodec::kFp16, TokenCodec::kInt8, TokenCodec::kInt4, TokenCodec::kInt4Affine}) {

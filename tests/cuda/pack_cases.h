@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "case_filter.h"
 #include "kvant/kernels/cuda/stream.h"
 #include "timed_graph.h"
 
@@ -22,9 +23,9 @@ struct CaseCount {
 };
 
 /// Rows and pages made on the GPU against the scalar references, byte for byte.
-CaseCount RunPackCases(const char* filter);
+CaseCount RunPackCases(CaseFilter& filter);
 
 /// Pair norms and attention mass against the scalar references.
-CaseCount RunImportanceCases(const char* filter);
+CaseCount RunImportanceCases(CaseFilter& filter);
 
 }  // namespace kvant::cuda_test
