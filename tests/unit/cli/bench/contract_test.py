@@ -85,6 +85,24 @@ class BenchContractTest(unittest.TestCase):
         self.assertEqual(report["tiers"][1],
                          word + " 1024: 0 tokens at fp16, 614 int8, 410 int4, 0 dropped, chosen at random")
 
+    def test_attention_over_pair_pages(self):
+        shape = ("--head-dim", "64", "--kv-heads", "2", "--q-heads", "6", "--context", "1024")
+        report = self.report("attention", *SMALL, *shape, "--kv", "fp16,pnmix:3/1@50%,v=2,pairs:2.0,vg=32")
+        self.assertEqual(self.names(report), ["fp16 1024", "pnmix:3/1@50% 1024", "pairs:2,vg=32 1024"])
+        # keys of 2 bits, values of 2 or 4; fp16 scale and zero a channel and page, and a value group and token
+        page = 128 * 64 * 2 // 8 + 4 * 64
+        self.assertEqual([arm["bytes"] for arm in report["arms"][1:]],
+                         [8 * 2 * (page + 128 * (64 * 2 // 8 + 4)), 8 * 2 * (page + 128 * (64 * 4 // 8 + 8))])
+        self.assertIn(b"vg", self.run_bench("attention", "--kv", "pairs:2,vg=24", status=2).stderr)
+
+    def test_pack(self):
+        report = self.report("pack", *SMALL, "--head-dim", "64")
+        self.assertEqual(self.names(report), ["memcpy", "pnmix:3/1@50%", "pairs:2"])
+        self.assertIsNone(report["packed_mb"][0])
+        bytes_of_page = 128 * 64 * 4 // 8 + 4 * 64 + 4 * 128
+        self.assertAlmostEqual(report["packed_mb"][1] * 1e6, report["arms"][1]["bytes"] // (2 * 128 * 64 * 2) * bytes_of_page)
+        self.assertIn(b"int8", self.run_bench("pack", "--kv", "int8", status=2).stderr)
+
     def test_a_gpu_that_is_not_there_is_named(self):
         for bench in ("attention", "codec", "pack"):
             done = subprocess.run([KVANT, "bench", bench, "--device", "cuda", "--quick", "--json"], capture_output=True,
@@ -99,7 +117,7 @@ class BenchContractTest(unittest.TestCase):
             self.assertRegex(report["error"]["message"], "no usable GPU|no CUDA kernels")
 
     def test_what_the_gpu_does_not_measure_is_refused(self):
-        self.assertIn(b"--device cuda", self.run_bench("pack", "--device", "cpu", status=2).stderr)
+        self.assertIn(b"--kv", self.run_bench("pack", "--device", "cuda", "--kv", "pairs:2", status=2).stderr)
         self.assertIn(b"--kv", self.run_bench("codec", "--device", "cuda", "--kv", "int8", status=2).stderr)
 
     def test_decode(self):
