@@ -49,24 +49,23 @@ Result<codec::Spectrum> LinkPacer::SpectrumFor(uint32_t layer, const cache::Laye
 Result<double> LinkPacer::BudgetFor(uint32_t layer, const std::function<uint64_t(double)>& layer_bytes) {
   const double lowest = *policy::LowestBudget(spectrum_.rule);
   const uint64_t lowest_bytes = layer_bytes(lowest);
-  const Clock::time_point now = Clock::now();
-  at_lowest_.push_back({SecondsSinceBegin(now), lowest_bytes});
+  const Clock::time_point computed = Clock::now();
+  at_lowest_.push_back({SecondsSinceBegin(computed), lowest_bytes});
   KVANT_ASSIGN_OR_RETURN(const transfer::LineState line, sender_->MeasureLine());
   if (line.bytes_per_second == 0) {
     return std::max(lowest, spectrum_.budget);
   }
-  computing_seconds_ += MillisecondsBetween(computing_since_, now) / 1000;
+  computing_seconds_ += MillisecondsBetween(computing_since_, computed) / 1000;
   const double target = target_ms_ / 1000;
-  return policy::LargestBudget(
-      lowest,
-      policy::BytesForLayer({.seconds_left = target * (1 - kReserve) - SecondsSinceBegin(now),
+  const uint64_t bytes =
+      policy::BytesForLayer({.seconds_left = target * (1 - kReserve) - SecondsSinceBegin(Clock::now()),
                              .bytes_per_second = line.bytes_per_second,
                              .queued_bytes = line.queued_bytes,
                              .layers_left = static_cast<uint32_t>(reach_.size()) - layer,
                              .seconds_a_layer = computing_seconds_ / static_cast<double>(budgets_.size()),
                              .lowest_bytes = lowest_bytes,
-                             .lowest_bytes_left = LowestBytesLeft(layer, lowest_bytes)}),
-      layer_bytes);
+                             .lowest_bytes_left = LowestBytesLeft(layer, lowest_bytes)});
+  return policy::LargestBudget(lowest, bytes, layer_bytes);
 }
 
 uint64_t LinkPacer::LowestBytesLeft(uint32_t layer, uint64_t lowest_bytes) const {

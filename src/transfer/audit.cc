@@ -28,13 +28,22 @@ codec::Precision PrecisionOf(const codec::LayerBlockLayout& layout) {
   if (layout.pairs) {
     precision.pairs.emplace().page_tokens = layout.pairs->format.page_tokens;
   }
+  // Behind skipped tokens the split must be one that some prompt has: whole runs of a residual before the tail.
+  const uint32_t tail = layout.split.num_tail;
+  const uint32_t before = layout.split.num_positions() - layout.split.num_sinks - tail;
+  for (uint32_t run = tail + 1; tail > 0 && run <= codec::Precision::kDefaultResidual; ++run) {
+    if (layout.split.num_skipped > 0 && before % run == 0) {
+      precision.residual = run;
+      break;
+    }
+  }
   return precision;
 }
 
 // What adopting the block would find in its numbers and tier ids.
-Status CheckContent(const wire::LayerView& view) {
+Status CheckContent(const wire::LayerView& view, const codec::Precision& precision) {
   cache::MemoryAccount account;
-  cache::LayerCache cache(view.layout.shape, PrecisionOf(view.layout), kernels::Isa::kScalar, &account);
+  cache::LayerCache cache(view.layout.shape, precision, kernels::Isa::kScalar, &account);
   return cache.AdoptBlock(view.layout, view.block);
 }
 
@@ -92,16 +101,16 @@ void SessionAudit::TakeLayer(const wire::FrameView& frame, std::vector<Status>* 
     Note(view.status(), faults);
     return;
   }
+  const uint32_t skipped = view->layout.split.num_skipped;
   if (hello_) {
     // Which window the layer has, the file says by what it leaves out.
-    const uint32_t skipped = view->layout.split.num_skipped;
     const uint32_t window = skipped == 0 ? 0 : hello_->num_prompt_tokens - std::min(hello_->num_prompt_tokens, skipped);
     Note(finished_ ? Status(StatusCode::kCorruption, "a layer after the finish")
                    : CheckLayer(*hello_, window, next_layer_, *view),
          faults);
     next_layer_ = view->layer + 1;
   }
-  Note(CheckContent(*view), faults);
+  Note(CheckContent(*view, hello_ && skipped > 0 ? hello_->precision : PrecisionOf(view->layout)), faults);
 }
 
 void SessionAudit::TakeFinish(const wire::FrameView& frame, std::vector<Status>* faults) {

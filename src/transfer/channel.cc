@@ -71,6 +71,10 @@ Status Channel::Drain() {
 }
 
 Result<LineState> Channel::MeasureLine() {
+  const Deadline deadline = After(timeout_);
+  while (report_.line.bytes_per_second() == 0 && !in_flight_.empty()) {
+    KVANT_RETURN_IF_ERROR(CollectOne(deadline));
+  }
   while (const auto completion = endpoint_->Poll()) {
     KVANT_RETURN_IF_ERROR(Take(*completion));
   }
@@ -81,14 +85,10 @@ Result<LineState> Channel::MeasureLine() {
   // The oldest one is still under way: some of it has gone already, and the line cannot be faster than that.
   const Posted& oldest = in_flight_.begin()->second;
   const std::chrono::duration<double> busy = transport::Clock::now() - std::max(oldest.when, report_.line.free_since());
-  const double at_most = static_cast<double>(oldest.num_bytes) / std::max(busy.count(), 1e-9);
-  if (state.bytes_per_second > 0) {
-    state.bytes_per_second = std::min(state.bytes_per_second, at_most);
-    const auto gone = static_cast<uint64_t>(state.bytes_per_second * std::max(busy.count(), 0.0));
-    state.queued_bytes -= std::min(gone, oldest.num_bytes);
-  } else {
-    state.bytes_per_second = at_most;
-  }
+  const double seconds = std::max(busy.count(), 1e-9);
+  state.bytes_per_second = std::min(state.bytes_per_second, static_cast<double>(oldest.num_bytes) / seconds);
+  const auto gone = static_cast<uint64_t>(state.bytes_per_second * seconds);
+  state.queued_bytes -= std::min(gone, oldest.num_bytes);
   return state;
 }
 

@@ -45,7 +45,7 @@ class Channel {
   Status Send(wire::FrameType type, Result<Buffer> frame);
   /// Wait until all that was posted is delivered.
   Status Drain();
-  /// What is known of the line now. Errors  of a message that was not delivered
+  /// What is known of the line now; waits for the first layer to be delivered, before which nothing is.
   Result<LineState> MeasureLine();
 
   /// The next frame, opened, of this session and of the type that is due.

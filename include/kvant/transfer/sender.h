@@ -54,7 +54,8 @@ class Sender {
   ///         counted other bytes; as SendLayer
   Status Finish(const wire::Finish& finish);
 
-  /// What is known of the line while layers are on it, at once.
+  /// What is known of the line while layers are on it. Waits until the first one is delivered: later ones would only
+  /// queue behind it.
   /// Errors  as SendLayer
   Result<LineState> MeasureLine();
 

@@ -418,8 +418,8 @@ class ContractTest(unittest.TestCase):
             if frame["type"] == "layer":
                 content = frame["content"]
                 self.assertEqual(sum(content["sections"].values()), frame["bytes"], path)
-                self.assertEqual(content["tokens"], {name: int(fields["num_" + name])
-                                                     for name in ("sinks", "encoded", "tail")})
+                self.assertEqual(content["tokens"], {name: int(fields.get("num_" + name, 0))
+                                                     for name in ("skipped", "sinks", "encoded", "tail")})
                 self.assertEqual((content["kv_heads"], content["head_dim"]),
                                  (int(fields["num_kv_heads"]), int(fields["head_dim"])))
                 for tier in ("fp16", "int8", "int4", "dropped"):
