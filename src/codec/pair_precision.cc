@@ -15,11 +15,14 @@ struct Name {
   Value value;
 };
 
-constexpr std::array kScores = {
-    Name{std::string_view("qk"), PairScore::kNormProduct},     Name{std::string_view("k"), PairScore::kKeyNorm},
-    Name{std::string_view("energy"), PairScore::kEnergySum},   Name{std::string_view("qrange"), PairScore::kQueryRange},
-    Name{std::string_view("magnitude"), PairScore::kMagnitude}, Name{std::string_view("range"), PairScore::kRange},
-    Name{std::string_view("error"), PairScore::kError},        Name{std::string_view("random"), PairScore::kRandom}};
+constexpr std::array kScores = {Name{std::string_view("qk"), PairScore::kNormProduct},
+                                Name{std::string_view("k"), PairScore::kKeyNorm},
+                                Name{std::string_view("energy"), PairScore::kEnergySum},
+                                Name{std::string_view("qrange"), PairScore::kQueryRange},
+                                Name{std::string_view("magnitude"), PairScore::kMagnitude},
+                                Name{std::string_view("range"), PairScore::kRange},
+                                Name{std::string_view("error"), PairScore::kError},
+                                Name{std::string_view("random"), PairScore::kRandom}};
 constexpr std::array kRules = {Name{std::string_view("minmax"), PairRule::kMinMax},
                                Name{std::string_view("midrise"), PairRule::kMidRise}};
 constexpr std::array kSwitches = {Name{std::string_view("on"), true}, Name{std::string_view("off"), false}};

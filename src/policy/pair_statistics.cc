@@ -103,9 +103,9 @@ double PairStatistics::Magnitude(uint32_t pair) const {
 }
 
 double PairStatistics::Range(uint32_t pair) const {
-  return num_keys_ == 0 ? 0.0 : SumOfChannels(pair, [&](uint32_t c) {
-    return static_cast<double>(key_highs_[c] - key_lows_[c]);
-  });
+  return num_keys_ == 0
+             ? 0.0
+             : SumOfChannels(pair, [&](uint32_t c) { return static_cast<double>(key_highs_[c] - key_lows_[c]); });
 }
 
 double PairStatistics::QueryTimesRange(uint32_t pair) const {

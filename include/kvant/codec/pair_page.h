@@ -112,8 +112,8 @@ double KeyGroupError(PairRule rule, uint32_t bits, std::span<const float> keys);
 /// Shapes  keys, values [page_tokens, head_dim]
 void DecodePairPageRef(const PairFormat& format, const PairPage& page, std::span<float> keys, std::span<float> values);
 
-/// Turn a row of values by an orthonormal Hadamard matrix, its own inverse: over the whole head where its dimension is a
-/// power of two, else over each run of the largest power of two that divides it. In fp32.
+/// Turn a row of values by an orthonormal Hadamard matrix, its own inverse: over the whole head where its dimension is
+/// a power of two, else over each run of the largest power of two that divides it. In fp32.
 void RotateRow(std::span<float> row);
 
 /// To bytes and back; a bijection for codes below 2^width.

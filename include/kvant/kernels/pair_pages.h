@@ -51,7 +51,10 @@ void PackPairPage(Isa isa, const PairPlan& plan, const Half* keys, const Half* v
                   std::span<std::byte> page);
 
 /// Rows of values turned by codec::RotateRow and rounded to fp16: what a page with AttendSegment::rotated_values is
-/// packed from. src may be dst.
+/// packed from. The same values on every instruction set. Requires head_dim a multiple of 16 up to 256; src may be dst.
+void RotateValueRows(Isa isa, uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
+                     size_t dst_stride);
+/// On the best instruction set there is.
 void RotateValueRows(uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
                      size_t dst_stride);
 

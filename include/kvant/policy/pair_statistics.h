@@ -38,7 +38,7 @@ class PairStatistics {
   /// Sums over the pair's two channels.
   double Magnitude(uint32_t pair) const;
   double Range(uint32_t pair) const;
-  double QueryTimesRange(uint32_t pair) const;  ///< Σ mean |q| · range
+  double QueryTimesRange(uint32_t pair) const;       ///< Σ mean |q| · range
   double Error(uint32_t pair, uint32_t bits) const;  ///< Σ mean q² · mean squared error of the keys at that width
 
  private:

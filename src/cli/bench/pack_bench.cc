@@ -52,9 +52,9 @@ Status RunPackBench(const PackFlags& flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
   ThreadPool pool(flags.cpu.threads);
   console.ShowProgress("prepare", 0, 1, "rows");
-  KVANT_ASSIGN_OR_RETURN(
-      PackWork work, PackWork::Make(precisions, flags.head_dim,
-                                    flags.memory.BytesOfFormat(kPayloadBytes, kQuickPayloadBytes), isa, &pool));
+  KVANT_ASSIGN_OR_RETURN(PackWork work,
+                         PackWork::Make(precisions, flags.head_dim,
+                                        flags.memory.BytesOfFormat(kPayloadBytes, kQuickPayloadBytes), isa, &pool));
   const std::vector<Turn> turns = TurnsOf(work, precisions);
   const Rounds rounds = flags.memory.quick ? Rounds{1, 9, 10} : Rounds{2, 24};
   KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));

@@ -41,10 +41,10 @@ Result<Pages> PackPages(const std::vector<kernels::PairPlan>& plans, bool rotate
       std::vector<std::byte> page(plans[head].layout().total_bytes);
       kernels::PackPairPage(isa, plans[head], rows.keys.data(), rows.values.data(), format.head_dim, page);
       std::vector<std::byte> expected(page.size());
-      codec::SerializePairPage(format, plans[head].map(),
-                               codec::EncodePairPageRef(format, plans[head].map(), rows.keys.data(),
-                                                        rows.values.data(), format.head_dim),
-                               expected);
+      codec::SerializePairPage(
+          format, plans[head].map(),
+          codec::EncodePairPageRef(format, plans[head].map(), rows.keys.data(), rows.values.data(), format.head_dim),
+          expected);
       if (page != expected) {
         return Status(StatusCode::kInternal, "a packed page is not the reference's");
       }
@@ -81,9 +81,7 @@ codec::WidthMap RandomWidthMap(const codec::PairPrecision& precision, uint32_t h
   return policy::MakeWidthMap(precision, statistics, seed);
 }
 
-uint32_t PairLayer::num_chunks() const {
-  return static_cast<uint32_t>(CeilDiv(num_tokens_, cache::kChunkTokens));
-}
+uint32_t PairLayer::num_chunks() const { return static_cast<uint32_t>(CeilDiv(num_tokens_, cache::kChunkTokens)); }
 
 cache::ChunkSlices PairLayer::Chunk(uint32_t kv_head, uint32_t chunk) const {
   kernels::AttendSegment segment;

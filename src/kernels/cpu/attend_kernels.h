@@ -42,8 +42,8 @@ struct Fetch {
   const std::byte* then_end = nullptr;
 };
 
-/// What a block of rows needs for pair pages (attend_pair.h). A value's place: byte i of block b of a token's row, field
-/// f of it, is place (b · fields + f) · 16 + i.
+/// What a block of rows needs for pair pages (attend_pair.h). A value's place: byte i of block b of a token's row,
+/// field f of it, is place (b · fields + f) · 16 + i.
 ///
 /// Shapes  q    [kRowBlock][head_dim] fp32 in the order of places, times the logit scale
 ///         x    the same, times the page's key scales and cut to integers
@@ -136,8 +136,8 @@ inline constexpr uint32_t kMaxValueBlocks = codec::kMaxHeadDim / 16;  ///< of 16
 /// One page on its way to all rows. Tokens stand in the kernels' order: four runs of lanes at a time are the columns
 /// of a square whose rows, of four tokens each, rise (pair_lanes_*.h).
 ///
-/// Shapes  keys    [head_dim / 4][page tokens] units of four places' codes, a byte each, with their highest bit at bit 3
-///                 whatever their width: scales then differ as ranges do, and one unit serves all of q · scale
+/// Shapes  keys    [head_dim / 4][page tokens] units of four places' codes, a byte each, with their highest bit at
+///                 bit 3 whatever their width: scales then differ as ranges do, and one unit serves all of q · scale
 ///         values  [page_tokens / 4][blocks] of 16 units: unit i is byte i of the block of four tokens
 ///         px      [rows][value groups][kPxWords]: weights times value scales, cut to integers
 ///         Rows are as long as the page needs, not as long as they may be: the nearest cache has 8 lines for addresses

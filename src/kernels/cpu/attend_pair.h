@@ -3,6 +3,7 @@
 #include "kernels/cpu/attend_codes.h"
 #include "kernels/cpu/attend_queries.h"
 #include "kernels/cpu/attend_softmax.h"
+#include "kernels/cpu/rotate_values.h"
 
 // Attention to one page of pair-mixed codes (docs/format/pair-pages.md), written once for every instruction set. P is
 // one of the PairLanes structs. A page is turned into units of four bytes once, in the nearest cache, and met by all
@@ -248,8 +249,8 @@ template <class P, int kRows, uint32_t kVectors, class Triple>
   }
 }
 
-/// acc[r][b] += codes · x over all places, as StoreTriples has them. Of a last run of places that has no partner, x is 0
-/// and the codes are an earlier page's.
+/// acc[r][b] += codes · x over all places, as StoreTriples has them. Of a last run of places that has no partner, x is
+/// 0 and the codes are an earlier page's.
 template <class P, int kRows, uint32_t kVectors>
 [[gnu::always_inline]] inline void DotTriples(const PairTask& task, const PairMemory& pairs, uint32_t position,
                                               const int32_t* x, typename P::V::I (*acc)[kVectors], Fetch& fetch) {
@@ -273,8 +274,8 @@ template <class P, int kRows, uint32_t kVectors>
 }
 
 template <class P, int kRows, uint32_t kVectors>
-void PairLogits(const PairTask& task, PairMemory& pairs, const RowBlock& rows, uint32_t first_row,
-                uint32_t vector, StretchMemory& memory) {
+void PairLogits(const PairTask& task, PairMemory& pairs, const RowBlock& rows, uint32_t first_row, uint32_t vector,
+                StretchMemory& memory) {
   using V = typename P::V;
   const uint32_t position = vector * V::kLanes;
   typename V::I acc[kRows][kVectors];
@@ -520,8 +521,8 @@ template <class P, int kBits, int kFirst, int kRows, uint32_t kFields>
 }
 
 template <class P, int kBits, int kFirst, int kRows, uint32_t kFields>
-void AddPairValues(const PairTask& task, PairMemory& pairs, RowBlock& rows, uint32_t first_row,
-                   const ValuePart& part, const float* lanes, StretchMemory& memory) {
+void AddPairValues(const PairTask& task, PairMemory& pairs, RowBlock& rows, uint32_t first_row, const ValuePart& part,
+                   const float* lanes, StretchMemory& memory) {
   using V = typename P::V;
   typename V::I acc[kRows][kFields];
   KVANT_UNROLL
@@ -618,25 +619,6 @@ void AttendPairPage(const PairTask& task, RowBlock& rows, PairMemory& pairs, Str
     } else {
       AddAllPairValues<P, 4>(task, pairs, rows, memory);
     }
-  }
-}
-
-/// codec::RotateRow.
-inline void RotateValues(uint32_t head_dim, float* row) {
-  const uint32_t run = head_dim & (~head_dim + 1);
-  for (uint32_t half = 1; half < run; half *= 2) {
-    for (uint32_t first = 0; first < head_dim; first += 2 * half) {
-      for (uint32_t i = first; i < first + half; ++i) {
-        const float a = row[i];
-        const float b = row[i + half];
-        row[i] = a + b;
-        row[i + half] = a - b;
-      }
-    }
-  }
-  const float norm = 1.0F / __builtin_sqrtf(static_cast<float>(run));
-  for (uint32_t c = 0; c < head_dim; ++c) {
-    row[c] *= norm;
   }
 }
 

@@ -42,14 +42,25 @@ void PackPairPage(Isa isa, const PairPlan& plan, const Half* keys, const Half* v
                            codec::EncodePairPageRef(plan.format(), plan.map(), keys, values, stride), page);
 }
 
-void RotateValueRows(uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
+void RotateValueRows(Isa isa, uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
                      size_t dst_stride) {
+  const RotateTask task{src, dst, src_stride, dst_stride, num_rows, head_dim};
+  switch (isa) {
+    case Isa::kScalar: break;
+    case Isa::kAvx2: return kRotateRowsAvx2(task);
+    case Isa::kAvx512Vnni: return kRotateRowsAvx512(task);
+  }
   std::vector<float> row(head_dim);
   for (size_t i = 0; i < num_rows; ++i) {
     ToFloat(std::span(src + i * src_stride, head_dim), row);
     codec::RotateRow(row);
     ToHalf(row, std::span(dst + i * dst_stride, head_dim));
   }
+}
+
+void RotateValueRows(uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
+                     size_t dst_stride) {
+  RotateValueRows(BestIsa(), head_dim, src, src_stride, num_rows, dst, dst_stride);
 }
 
 }  // namespace kvant::kernels

@@ -3,6 +3,7 @@
 
 namespace kvant::kernels {
 
+void (*const kRotateRowsAvx2)(const RotateTask&) = RotateRows<LanesAvx2>;
 void (*const kPackPairAvx2)(const PackTask&) = PackPair<LanesAvx2>;
 
 }  // namespace kvant::kernels

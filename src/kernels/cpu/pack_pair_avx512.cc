@@ -3,6 +3,7 @@
 
 namespace kvant::kernels {
 
+void (*const kRotateRowsAvx512)(const RotateTask&) = RotateRows<LanesAvx512>;
 void (*const kPackPairAvx512)(const PackTask&) = PackPair<LanesAvx512>;
 
 }  // namespace kvant::kernels

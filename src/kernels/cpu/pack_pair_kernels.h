@@ -5,7 +5,8 @@
 
 #include "kernels/cpu/attend_kernels.h"
 
-// The packing kernel of one instruction set behind kernels/pair_pages.h, with plain data: compiled with each set's flags.
+// The packing kernel of one instruction set behind kernels/pair_pages.h, with plain data: compiled with each set's
+// flags.
 namespace kvant::kernels {
 
 /// PairPlan and codec::PairFormat.
@@ -30,6 +31,18 @@ struct PackTask {
   size_t value_zeros;
 };
 
+/// Rows [num_rows, head_dim] turned as codec::RotateRow does it.
+struct RotateTask {
+  const Half* src;
+  Half* dst;
+  size_t src_stride;
+  size_t dst_stride;
+  size_t num_rows;
+  uint32_t head_dim;
+};
+
+extern void (*const kRotateRowsAvx2)(const RotateTask& task);
+extern void (*const kRotateRowsAvx512)(const RotateTask& task);
 extern void (*const kPackPairAvx2)(const PackTask& task);
 extern void (*const kPackPairAvx512)(const PackTask& task);
 

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/attend_common.h"
 #include "kernels/cpu/pack_pair_kernels.h"
+#include "kernels/cpu/rotate_values.h"
 
 // Rows of fp16 into one page of pair-mixed codes: the bytes of codec::EncodePairPageRef and SerializePairPage. V is one
 // of the Lanes structs for x86. Keys: lanes are channels; what eight tokens leave in a byte a channel is turned around
@@ -377,6 +378,20 @@ void PackValues(const PackTask& task) {
     case 3: return EncodeValuesOf<V, 3>(task, lows, highs);
     case 4: return EncodeValuesOf<V, 4>(task, lows, highs);
     default: return EncodeValuesOf<V, 8>(task, lows, highs);
+  }
+}
+
+template <class V>
+void RotateRows(const RotateTask& task) {
+  alignas(64) float row[codec::kMaxHeadDim];
+  for (size_t i = 0; i < task.num_rows; ++i) {
+    for (uint32_t c = 0; c < task.head_dim; c += V::kLanes) {
+      V::Store(row + c, V::LoadHalf(task.src + i * task.src_stride + c));
+    }
+    RotateValues(task.head_dim, row);
+    for (uint32_t c = 0; c < task.head_dim; c += V::kLanes) {
+      V::StoreHalf(task.dst + i * task.dst_stride + c, V::Load(row + c));
+    }
   }
 }
 

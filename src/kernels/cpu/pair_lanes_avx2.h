@@ -83,7 +83,8 @@ struct PairLanesAvx2 {
       std::memcpy(&word, first + planes[j] * plane_bytes, sizeof word);
       const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(word), spread);
       const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
-      codes = _mm256_or_si256(codes, _mm256_and_si256(set, _mm256_set1_epi8(static_cast<char>(1U << (kMaxKeyBits + j - width)))));
+      codes = _mm256_or_si256(
+          codes, _mm256_and_si256(set, _mm256_set1_epi8(static_cast<char>(1U << (kMaxKeyBits + j - width)))));
     }
     return codes;
   }

@@ -10,8 +10,8 @@
 
 // pair_lanes_portable.h for AVX-512 with VNNI, and products of codes with 12-bit numbers.
 //
-// A dot product instruction multiplies unsigned bytes with signed ones. Codes need four bits, numbers twelve: two numbers
-// a, b of two codes u, v become three signed bytes with
+// A dot product instruction multiplies unsigned bytes with signed ones. Codes need four bits, numbers twelve: two
+// numbers a, b of two codes u, v become three signed bytes with
 //   a·u + b·v = α·(16·u) + β·(15·v) + γ·(u + v),   a = 16·α + γ,  b = 15·β + γ,
 // so that two codes take three products instead of the four of two limbs each. γ is found by what it must be modulo 16
 // and 15, which have no common factor.
@@ -77,8 +77,7 @@ struct PairLanesAvx512 {
   }
 
   static void JoinRows(const std::byte* rows, size_t row_bytes, uint32_t blocks, uint8_t (*units)[64]) {
-    const __m512i bytes = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     if (row_bytes == 32) {  // four rows are two registers
       const __m512i first = _mm512_loadu_si512(rows);
       const __m512i second = _mm512_loadu_si512(rows + 64);
@@ -102,11 +101,13 @@ struct PairLanesAvx512 {
   }
 
   /// 64 numbers, rounded, as 32 words at `x`. In lanes 4L to 4L + 3, the numbers of v0 and v1, and those of v2 and v3,
-  /// are pairs a, b. Word 4L + e has four α, 4L + e + 2 four β, 16 + 4L + e four γ; e = 0 of v0 and v1, 1 of the others.
+  /// are pairs a, b. Word 4L + e has four α, 4L + e + 2 four β, 16 + 4L + e four γ; e = 0 of v0 and v1, 1 of the
+  /// others.
   static void StoreTriples(const __m512i (&v)[4], int32_t* x) {
     const __m512i a = _mm512_packs_epi32(v[0], v[2]);
     const __m512i b = _mm512_packs_epi32(v[1], v[3]);
-    const __m512i quotient = _mm512_mulhrs_epi16(b, _mm512_set1_epi16(2185));  // b / 15, to nearest: 32768 / 15 = 2184.5
+    const __m512i quotient =
+        _mm512_mulhrs_epi16(b, _mm512_set1_epi16(2185));  // b / 15, to nearest: 32768 / 15 = 2184.5
     const __m512i rest = _mm512_add_epi16(_mm512_sub_epi16(b, _mm512_slli_epi16(quotient, 4)), quotient);
     // γ = rest + 15·steps has the right remainder by 15 for any number of steps, and by 16 for one from -8 to 7.
     const __m512i eight = _mm512_set1_epi16(8);

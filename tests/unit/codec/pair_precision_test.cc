@@ -58,18 +58,34 @@ TEST(PairPrecision, FaultsAreNamed) {
     const char* word;
     const char* fault;
   };
-  for (const Case& c :
-       {Case{"pnmix", "high/low"}, Case{"pnmix:", "high/low"}, Case{"pnmix:3@50%", "high/low"},
-        Case{"pnmix:3/1@50", "high/low"}, Case{"pnmix:5/1@50%", "1 to 4"}, Case{"pnmix:1/3@50%", "1 to 4"},
-        Case{"pnmix:3/0@50%", "1 to 4"}, Case{"pnmix:3/1@101%", "0 to 100"}, Case{"pnmix:3/1@x%", "0 to 100"},
-        Case{"pairs", "mean number"}, Case{"pairs:0.5", "1 to 4"}, Case{"pairs:9", "1 to 4"},
-        Case{"pairs:nan", "1 to 4"}, Case{"pairs:2,v=5", "2|3|4|8"}, Case{"pairs:2,vg=24", "16|32"},
-        Case{"pairs:2,g=100", "32|64|128"}, Case{"pairs:2,v=2,v=2", "twice"}, Case{"pairs:2,", "''"},
-        Case{"pairs:2,rule=qk", "measured error"}, Case{"pairs:2,color=red", "color"},
-        Case{"pnmix:3/1@50%,rule=best", "qk|k|energy"}, Case{"pnmix:3/1@50%,rec=x", "minmax|midrise"},
-        Case{"pairs:2,vrot=yes", "on|off"}, Case{"pairs:2,map=user", "prompt|model"},
-        Case{"pairs:2,sinks=129", "0 to 128"}, Case{"pairs:2,residual=0", "1 to 128"},
-        Case{"pairs:2,g=64,residual=65", "at most"}, Case{"pairs:2,eq=on", "'eq'"}}) {
+  for (const Case& c : {Case{"pnmix", "high/low"},
+                        Case{"pnmix:", "high/low"},
+                        Case{"pnmix:3@50%", "high/low"},
+                        Case{"pnmix:3/1@50", "high/low"},
+                        Case{"pnmix:5/1@50%", "1 to 4"},
+                        Case{"pnmix:1/3@50%", "1 to 4"},
+                        Case{"pnmix:3/0@50%", "1 to 4"},
+                        Case{"pnmix:3/1@101%", "0 to 100"},
+                        Case{"pnmix:3/1@x%", "0 to 100"},
+                        Case{"pairs", "mean number"},
+                        Case{"pairs:0.5", "1 to 4"},
+                        Case{"pairs:9", "1 to 4"},
+                        Case{"pairs:nan", "1 to 4"},
+                        Case{"pairs:2,v=5", "2|3|4|8"},
+                        Case{"pairs:2,vg=24", "16|32"},
+                        Case{"pairs:2,g=100", "32|64|128"},
+                        Case{"pairs:2,v=2,v=2", "twice"},
+                        Case{"pairs:2,", "''"},
+                        Case{"pairs:2,rule=qk", "measured error"},
+                        Case{"pairs:2,color=red", "color"},
+                        Case{"pnmix:3/1@50%,rule=best", "qk|k|energy"},
+                        Case{"pnmix:3/1@50%,rec=x", "minmax|midrise"},
+                        Case{"pairs:2,vrot=yes", "on|off"},
+                        Case{"pairs:2,map=user", "prompt|model"},
+                        Case{"pairs:2,sinks=129", "0 to 128"},
+                        Case{"pairs:2,residual=0", "1 to 128"},
+                        Case{"pairs:2,g=64,residual=65", "at most"},
+                        Case{"pairs:2,eq=on", "'eq'"}}) {
     const Result<PairPrecision> parsed = ParsePairPrecision(c.word);
     ASSERT_FALSE(parsed.ok()) << c.word;
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument) << c.word;

@@ -49,8 +49,7 @@ class PairSegment {
         keys[i] = ToHalf(key_gain * normal(random) + (c % 5 == 0 ? 2.0F : 0.0F));
         values[i] = ToHalf(normal(random));
       }
-      const codec::PairPage page =
-          codec::EncodePairPageRef(format, map, keys.data(), values.data(), format.head_dim);
+      const codec::PairPage page = codec::EncodePairPageRef(format, map, keys.data(), values.data(), format.head_dim);
       pages_.emplace_back(kRecordOffset + plan_->layout().total_bytes);
       codec::SerializePairPage(format, map, page, std::span(pages_.back()).subspan(kRecordOffset));
     }
@@ -161,13 +160,14 @@ TEST_P(AttendPairTest, AgreesOverUniformWidthsAndPageSizes) {
   }
 }
 
-// fp16 sinks, pages whose values may be turned, fp16 residual: one softmax. The sinks' and the residual's are not turned.
+// fp16 sinks, pages whose values may be turned, fp16 residual: one softmax. The sinks' and the residual's are not
+// turned.
 TEST_P(AttendPairTest, SinksPagesAndResidualShareOneSoftmax) {
   for (const bool rotated : {false, true}) {
     for (const uint32_t head_dim : {64U, 96U}) {
       const RandomSegment sinks({codec::TokenCodec::kFp16, head_dim, 32, false, 0.0F, 128, 0}, 1);
-      const PairSegment pages({head_dim, 128, 2, head_dim, PairRule::kMidRise, PairRule::kMidRise},
-                              AllWidths(head_dim), 384, rotated, 32);
+      const PairSegment pages({head_dim, 128, 2, head_dim, PairRule::kMidRise, PairRule::kMidRise}, AllWidths(head_dim),
+                              384, rotated, 32);
       const PairSegment others({head_dim, 128, 4, head_dim}, PaperMap(head_dim), 128, false, 416);
       const RandomSegment tail({codec::TokenCodec::kFp16, head_dim, 21, false, 0.0F, 128, 544}, 3);
       const RandomQueries queries(head_dim, 3, {564, 550, 300, 40, 2}, 4);

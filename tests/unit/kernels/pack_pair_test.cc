@@ -105,6 +105,11 @@ TEST(RotateValueRows, IsItsOwnInverseAndKeepsLengths) {
       before += std::pow(static_cast<double>(ToFloat(rows[i])), 2);
       after += std::pow(static_cast<double>(ToFloat(turned[i])), 2);
     }
+    for (const Isa isa : AvailableIsas()) {
+      std::vector<Half> same(rows.size());
+      RotateValueRows(isa, head_dim, rows.data(), head_dim, 5, same.data(), head_dim);
+      EXPECT_EQ(same, turned) << IsaName(isa);
+    }
     EXPECT_NEAR(after / before, 1.0, 1e-3);
     EXPECT_NE(rows, turned);
     RotateValueRows(head_dim, turned.data(), head_dim, 5, turned.data(), head_dim);

@@ -28,8 +28,7 @@ TEST(CheckPairAttention, EveryPrecisionOfEveryInstructionSetPasses) {
 
 TEST(PairLayers, ALoadIsTheBytesOfItsPages) {
   ThreadPool pool(1);
-  const auto layers =
-      PairLayers::Make(kShape, Parse("pnmix:3/1@50%"), kernels::BestIsa(), 1024, 1'000'000, &pool);
+  const auto layers = PairLayers::Make(kShape, Parse("pnmix:3/1@50%"), kernels::BestIsa(), 1024, 1'000'000, &pool);
   ASSERT_TRUE(layers.ok());
   // 64 channels: 128 · 64 · 2 bits of keys, as many of values, 256 bytes of key and 512 of value parameters.
   EXPECT_EQ(layers->LoadOf(1024).bytes, 8U * 2 * (2048 + 256 + 2048 + 512));
