@@ -66,15 +66,19 @@ Status UcxError(StatusCode code, const std::string& what, ucs_status_t status) {
   return {code, what + ": " + ucs_status_string(status)};
 }
 
-// Puts over TCP are slow, and an assertion of 1.13.1 ends the process where a connection breaks among them. Only its
-// environment tells UCX so: ucp_config_modify takes the name and does nothing.
-static void ForbidPuts() {
+// Puts over TCP are slow, and an assertion of 1.13.1 ends the process where a connection breaks among them. And a worker
+// that is started again takes its port although connections of the last one still linger there. Only its environment
+// tells UCX so: ucp_config_modify takes the names and does nothing.
+static void SetDefaults() {
   static std::once_flag once;
-  std::call_once(once, [] { setenv("UCX_TCP_PUT_ENABLE", "n", /*overwrite=*/0); });
+  std::call_once(once, [] {
+    setenv("UCX_TCP_PUT_ENABLE", "n", /*overwrite=*/0);
+    setenv("UCX_TCP_CM_REUSEADDR", "y", /*overwrite=*/0);
+  });
 }
 
 Result<std::shared_ptr<UcxContext>> UcxContext::Create(bool loopback_only) {
-  ForbidPuts();
+  SetDefaults();
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) {
