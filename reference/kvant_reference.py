@@ -35,7 +35,7 @@ ENDLESS = 2**32 - 1
 
 TYPES = {1: "hello", 2: "hello reply", 3: "layer", 4: "finish", 5: "done", 6: "error", 7: "cancel",
          16: "answer request", 17: "answer text", 18: "answer end",
-         19: "upgrade offer", 20: "upgrade request", 21: "upgrade"}
+         19: "upgrade offer", 20: "upgrade request", 21: "upgrade", 22: "session"}
 OF_A_LAYER = ("layer", "upgrade request", "upgrade")
 FP16, INT8, INT4, INT4_AFFINE = range(4)
 BITS = {FP16: 16, INT8: 8, INT4: 4, INT4_AFFINE: 4}
@@ -558,11 +558,21 @@ def decode_upgrade(with_planes):
     return decode
 
 
+def decode_session(reader, frame):
+    (size,) = reader.take("I")
+    in_range("precision bytes", size, 1, MAX_TEXT)
+    reader.rest(size)
+    text = reader.data[reader.at:]
+    require(all(0x20 <= byte <= 0x7E for byte in text), INVALID_ARGUMENT, "precision is not printable")
+    frame.fields.update(precision=text.decode("ascii"))
+
+
 DECODERS = {
     "hello": decode_hello, "hello reply": decode_verdict(0), "layer": decode_layer, "finish": decode_finish,
     "done": decode_done, "error": decode_verdict(1), "cancel": decode_cancel,
     "answer request": decode_answer_request, "answer text": decode_answer_text, "answer end": decode_answer_end,
     "upgrade offer": decode_upgrade_offer, "upgrade request": decode_upgrade(False), "upgrade": decode_upgrade(True),
+    "session": decode_session,
 }
 
 

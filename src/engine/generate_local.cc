@@ -27,6 +27,7 @@ Result<cache::Sequence> Begin(Engine& engine, const Tokenizer& tokenizer, std::s
   if (path.empty()) {
     return engine.NewSequence(kv, account);
   }
+  KVANT_RETURN_IF_ERROR(CheckSessionPath(path));
   Result<Session> session = LoadSession(path, engine, tokenizer, kv, account);
   if (!session.ok()) {
     return session.status().code() == StatusCode::kNotFound ? Result<cache::Sequence>(engine.NewSequence(kv, account))

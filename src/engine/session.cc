@@ -1,6 +1,7 @@
 #include "kvant/engine/session.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,6 +84,10 @@ Status Write(NewFile& file, Result<Buffer> frame) {
 class FrameFile {
  public:
   static Result<std::unique_ptr<FrameFile>> Open(const std::string& path) {
+    struct stat about {};
+    if (stat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
+      return Status(StatusCode::kIoError, path + " is not a regular file");
+    }
     std::unique_ptr<FrameFile> file(new FrameFile(path));
     file->file_ = std::fopen(path.c_str(), "rb");
     if (file->file_ == nullptr) {
@@ -117,7 +122,7 @@ class FrameFile {
     ++count_;
     std::array<std::byte, wire::kHeaderBytes> header{};
     if (left_ < static_cast<int64_t>(header.size()) || std::fread(header.data(), 1, header.size(), file_) != header.size()) {
-      return Status(StatusCode::kOutOfRange, "the file ends early");
+      return Status(StatusCode::kOutOfRange, count_ == 1 ? "no session is there" : "the file ends early");
     }
     uint64_t payload_bytes = 0;
     std::memcpy(&payload_bytes, header.data() + 16, sizeof payload_bytes);
@@ -147,33 +152,18 @@ class FrameFile {
   std::optional<Buffer> bytes_;  ///< of the frame handed out last
 };
 
-// What of a precision is in a file: how bits lie, not who chose them.
-bool SameStorage(const codec::Precision& a, const codec::Precision& b) {
-  return a.codec == b.codec && a.equalize == b.equalize && a.num_sinks == b.num_sinks && a.residual == b.residual &&
-         a.spectrum.has_value() == b.spectrum.has_value() && a.is_progressive() == b.is_progressive() &&
-         a.pairs.has_value() == b.pairs.has_value();
+Status CheckWord(const wire::FrameView& frame, const codec::Precision& kv) {
+  KVANT_ASSIGN_OR_RETURN(const std::string kept, wire::DecodeSession(frame));
+  const std::string asked = codec::PrecisionWord(kv);
+  return kept == asked ? OkStatus()
+                       : Status(StatusCode::kMismatch, "kept as " + kept + ", asked for as " + asked);
 }
 
-std::string StorageWord(const codec::Precision& precision) {
-  codec::Precision plain = precision;
-  if (plain.pairs) {
-    return "pair pages of " + std::to_string(plain.residual) + " tokens, sinks=" + std::to_string(plain.num_sinks);
-  }
-  if (plain.spectrum) {
-    plain.spectrum = codec::Spectrum{};
-  }
-  return codec::PrecisionWord(plain);
-}
-
-Status CheckHello(const wire::Hello& hello, const Engine& engine, const Tokenizer& tokenizer,
-                  const codec::Precision& kv) {
-  if (std::string difference = wire::DifferenceOf(hello.model, IdentityOf(engine, tokenizer)); !difference.empty()) {
-    return {StatusCode::kMismatch, "kept of another model: " + difference};
-  }
-  return SameStorage(hello.precision, kv)
-             ? OkStatus()
-             : Status(StatusCode::kMismatch, "kept as " + StorageWord(hello.precision) + ", asked for as " +
-                                                 StorageWord(kv));
+Status CheckHello(const wire::Hello& hello, const Engine& engine, const Tokenizer& tokenizer) {
+  std::string difference = wire::DifferenceOf(hello.model, IdentityOf(engine, tokenizer));
+  return difference.empty() ? OkStatus()
+                            : Status(StatusCode::kMismatch, "kept of another model (sender is the file, receiver this "
+                                                            "model): " + std::move(difference));
 }
 
 Status CheckLayer(const wire::LayerView& view, uint32_t layer, const wire::Hello& hello, const codec::Precision& kv) {
@@ -199,6 +189,8 @@ Status CheckTokens(const wire::Finish& finish, const wire::Hello& hello, uint32_
 
 }  // namespace
 
+Status CheckSessionPath(const std::string& path) { return NewFile::Create(path).status(); }
+
 Status SaveSession(const std::string& path, const Engine& engine, const Tokenizer& tokenizer,
                    const cache::Sequence& sequence, std::span<const int32_t> tokens) {
   KVANT_CHECK(tokens.size() == sequence.num_tokens() && !tokens.empty(), "a token for each position");
@@ -207,6 +199,8 @@ Status SaveSession(const std::string& path, const Engine& engine, const Tokenize
   }
   const auto count = static_cast<uint32_t>(tokens.size());
   KVANT_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
+  KVANT_RETURN_IF_ERROR(
+      Write(file, wire::EncodeSession(kSessionNumber, codec::PrecisionWord(sequence.precision()))));
   KVANT_RETURN_IF_ERROR(Write(file, wire::EncodeHello(kSessionNumber, {.model = IdentityOf(engine, tokenizer),
                                                                        .precision = sequence.precision(),
                                                                        .num_prompt_tokens = count,
@@ -226,9 +220,14 @@ Status SaveSession(const std::string& path, const Engine& engine, const Tokenize
 Result<Session> LoadSession(const std::string& path, const Engine& engine, const Tokenizer& tokenizer,
                             const codec::Precision& kv, cache::MemoryAccount* account) {
   KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<FrameFile> file, FrameFile::Open(path));
+  KVANT_ASSIGN_OR_RETURN(const wire::FrameView kept, file->Next(wire::FrameType::kSession));
+  const Status word = CheckWord(kept, kv);
   KVANT_ASSIGN_OR_RETURN(const wire::FrameView first, file->Next(wire::FrameType::kHello));
-  KVANT_ASSIGN_OR_RETURN(const wire::Hello hello, wire::DecodeHello(first));
-  KVANT_RETURN_IF_ERROR(CheckHello(hello, engine, tokenizer, kv).WithContext(path));
+  Result<wire::Hello> decoded = wire::DecodeHello(first);
+  KVANT_RETURN_IF_ERROR(decoded.status().WithContext(path));
+  const wire::Hello& hello = *decoded;
+  KVANT_RETURN_IF_ERROR(CheckHello(hello, engine, tokenizer).WithContext(path));
+  KVANT_RETURN_IF_ERROR(word.WithContext(path));
   Session session{engine.NewSequence(kv, account), {}};
   for (uint32_t layer = 0; layer < hello.model.shape.num_layers; ++layer) {
     const std::string where = path + ", layer " + std::to_string(layer);

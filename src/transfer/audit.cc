@@ -60,6 +60,7 @@ Status CheckFields(const wire::FrameView& frame) {
     case wire::FrameType::kUpgradeOffer: return wire::DecodeUpgradeOffer(frame).status();
     case wire::FrameType::kUpgradeRequest: return wire::DecodeUpgradeRequest(frame).status();
     case wire::FrameType::kUpgrade: return wire::DecodeUpgrade(frame).status();
+    case wire::FrameType::kSession: return wire::DecodeSession(frame).status();
     default: return OkStatus();
   }
 }

@@ -121,6 +121,7 @@ std::string_view FrameTypeName(FrameType type) {
     case FrameType::kUpgradeOffer: return "upgrade offer";
     case FrameType::kUpgradeRequest: return "upgrade request";
     case FrameType::kUpgrade: return "upgrade";
+    case FrameType::kSession: return "session";
   }
   return kUnknownType;
 }

@@ -120,4 +120,30 @@ Result<Buffer> EncodeCancel(uint64_t session) {
 }
 Status CheckCancel(const FrameView& frame) { return CheckPayloadBytes(frame, 0); }
 
+Result<Buffer> EncodeSession(uint64_t session, const std::string& word) {
+  return EncodeFrame(FrameType::kSession, session, sizeof(uint32_t) + word.size(), [&](ByteWriter& writer) {
+    writer.Put(static_cast<uint32_t>(word.size()));
+    writer.PutBytes(std::as_bytes(std::span(word)));
+  });
+}
+
+Result<std::string> DecodeSession(const FrameView& frame) {
+  if (frame.payload.size() < sizeof(uint32_t)) {
+    return CheckPayloadBytes(frame, sizeof(uint32_t));
+  }
+  ByteReader reader(frame.payload);
+  const auto size = reader.Take<uint32_t>();
+  KVANT_RETURN_IF_ERROR(CheckRange("precision bytes", size, 1, kMaxTextBytes));
+  KVANT_RETURN_IF_ERROR(CheckPayloadBytes(frame, sizeof(uint32_t) + size));
+  std::string word;
+  for (const std::byte byte : reader.rest()) {
+    const auto character = std::to_integer<char>(byte);
+    if (character < 0x20 || character > 0x7E) {
+      return Status(StatusCode::kInvalidArgument, "precision is not printable");
+    }
+    word.push_back(character);
+  }
+  return word;
+}
+
 }  // namespace kvant::wire

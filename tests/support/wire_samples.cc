@@ -282,6 +282,10 @@ std::vector<WireSample> GoldenSamples() {
   samples.push_back(LayerSample("layer_skipped", layer++, {{30, 2, 36}, TokenCodec::kInt8, true, {0, 9, 1, 300}}, 1));
   samples.push_back(PairSample("layer_pairs", layer++, {30, 2, 32}, {32, 32, 3, 16, codec::PairRule::kMidRise},
                                codec::PairLayout::kInterleaved, {2, 64, 1}));
+  samples.push_back({"session",
+                     wire::EncodeSession(kSession, "pairs:2.5,sinks=4").value(),
+                     Begin("session").Add("precision", "pairs:2.5,sinks=4").Take(),
+                     {}});
   samples.push_back(OfferSample());
   samples.push_back(RequestSample());
   samples.push_back(UpgradeSample());

@@ -25,6 +25,9 @@ struct Session {
 Status SaveSession(const std::string& path, const Engine& engine, const Tokenizer& tokenizer,
                    const cache::Sequence& sequence, std::span<const int32_t> tokens);
 
+/// Whether a session could be kept there, before anything is computed. Errors  kIoError with the path
+Status CheckSessionPath(const std::string& path);
+
 /// Everything is verified before anything is handed out. The sequence goes on at the precision `kv`.
 ///
 /// Errors  kNotFound: no such file; kIoError; kCorruption, kOutOfRange …: what OpenFrame and the decoders say, with the

@@ -52,8 +52,9 @@ enum class FrameType : uint16_t {
   kUpgradeOffer = 19,    ///< sender to receiver, before the answer request: how far
   kUpgradeRequest = 20,  ///< receiver to sender: which tokens of a layer
   kUpgrade = 21,         ///< sender to receiver: their missing planes
+  kSession = 22,         ///< in files alone: the precision that a kept session goes on with (docs/format/session.md)
 };
-inline constexpr size_t kFrameTypeNumbers = 22;  ///< every type's number is below
+inline constexpr size_t kFrameTypeNumbers = 23;  ///< every type's number is below
 
 std::string_view FrameTypeName(FrameType type);
 

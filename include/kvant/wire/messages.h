@@ -69,6 +69,8 @@ Result<Buffer> EncodeFinish(uint64_t session, const Finish& finish);
 Result<Buffer> EncodeDone(uint64_t session, const Done& done);
 Result<Buffer> EncodeError(uint64_t session, const Verdict& error);
 Result<Buffer> EncodeCancel(uint64_t session);
+/// `word` a precision word. Requires printable ASCII, 1 … kMaxTextBytes
+Result<Buffer> EncodeSession(uint64_t session, const std::string& word);
 
 /// Decoders of opened frames. What is accepted encodes to the same bytes again.
 ///
@@ -81,5 +83,6 @@ Result<Finish> DecodeFinish(const FrameView& frame);
 Result<Done> DecodeDone(const FrameView& frame);
 Result<Verdict> DecodeError(const FrameView& frame);
 Status CheckCancel(const FrameView& frame);
+Result<std::string> DecodeSession(const FrameView& frame);
 
 }  // namespace kvant::wire

@@ -122,6 +122,10 @@ Json DescribePayload(const wire::FrameView& frame) {
     case wire::FrameType::kAnswerEnd: return ToJson(wire::DecodeAnswerEnd(frame));
     case wire::FrameType::kUpgradeOffer: return ToJson(wire::DecodeUpgradeOffer(frame));
     case wire::FrameType::kUpgradeRequest: return ToJson(wire::DecodeUpgradeRequest(frame));
+    case wire::FrameType::kSession: {
+      const Result<std::string> word = wire::DecodeSession(frame);
+      return word.ok() ? Json{{"precision", *word}} : Json::object();
+    }
     case wire::FrameType::kUpgrade: return ToJson(wire::DecodeUpgrade(frame));
     case wire::FrameType::kLayer: {
       const Result<wire::LayerView> view = wire::DecodeLayer(frame);

@@ -193,7 +193,8 @@ TEST_F(SessionTest, DamageIsNamedAndNothingIsTaken) {
 TEST_F(SessionTest, AnotherModelOrPrecisionIsNamed) {
   ASSERT_TRUE(Generate(prompt_, "int8", true, 10).ok());
   for (const auto& [word, named] : {std::pair("int4", "asked for as int4"), std::pair("int8,sinks=8", "sinks=8"),
-                                    std::pair("pnmix:3/1@50%", "pair pages"), std::pair("spectrum:b=0.5", "spectrum")}) {
+                                    std::pair("pnmix:3/1@50%", "asked for as pnmix"),
+                                    std::pair("spectrum:b=0.5", "kept as int8, asked for as spectrum:b=0.5")}) {
     const auto report = Generate(prompt_, word, true, 3);
     EXPECT_EQ(report.status().code(), StatusCode::kMismatch);
     EXPECT_NE(report.status().message().find(named), std::string::npos) << report.status().message();
@@ -201,12 +202,15 @@ TEST_F(SessionTest, AnotherModelOrPrecisionIsNamed) {
   std::remove(file().c_str());
   ASSERT_TRUE(Generate(prompt_, "pnmix:3/1@50%", true, 10).ok());
   EXPECT_EQ(Generate(prompt_, "pnmix:3/1@50%,v=4", true, 3).status().code(), StatusCode::kMismatch);
+  EXPECT_EQ(Generate(prompt_, "pnmix:3/1@40%", true, 3).status().code(), StatusCode::kMismatch);
   EXPECT_EQ(Generate(prompt_, "progressive:b=0.5", true, 3).status().code(), StatusCode::kMismatch);
   Load({.num_layers = 3, .num_q_heads = 4, .num_kv_heads = 2, .context_length = 2048});
   EXPECT_EQ(Generate(prompt_, "pnmix:3/1@50%", true, 3).status().code(), StatusCode::kMismatch);
 }
 
 TEST_F(SessionTest, WhereItCannotBeWrittenIsNamed) {
+  std::filesystem::create_directory(file());
+  EXPECT_EQ(Generate(prompt_, "int8", true, 3).status().code(), StatusCode::kIoError);
   engine::GenerateOptions options;
   options.max_tokens = 3;
   options.session = folder_.File("no/such/folder");

@@ -67,6 +67,7 @@ std::optional<Bytes> Canonical(const Bytes& bytes) {
       const auto view = DecodeLayer(*opened);
       return view.ok() ? std::optional(EncodeAgain(session, *view)) : std::nullopt;
     }
+    case FrameType::kSession: return again(DecodeSession(*opened), EncodeSession);
     case FrameType::kUpgradeOffer: return again(DecodeUpgradeOffer(*opened), EncodeUpgradeOffer);
     case FrameType::kUpgradeRequest: return again(DecodeUpgradeRequest(*opened), EncodeUpgradeRequest);
     case FrameType::kUpgrade: {
