@@ -128,6 +128,12 @@ Result<KvPlan> PlanKv(const GenerateFlags& flags) {
                     "--kv as-received: nothing is received without --disaggregated or --decode-worker");
     }
     KVANT_ASSIGN_OR_RETURN(const codec::Precision kv, Parse("--kv", flags.kv));
+    if (kv.spectrum && kv.spectrum->refine) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("--kv {}: refine= fetches from the side that sends; nothing is sent without "
+                                "--disaggregated or --decode-worker",
+                                codec::PrecisionWord(kv)));
+    }
     return KvPlan{kv, std::nullopt};
   }
   if (!flags.options.session.empty()) {

@@ -43,10 +43,8 @@ void DescribeEnd(const wire::AnswerEnd& end, GenerateReport* report) {
 }
 
 // Makes what the decode side asks for out of what was kept.
-Status SendUpgrade(transfer::AnswerTaker& taker, const wire::UpgradeRequest& request, PrefillJob& job,
-                   GenerateReport* report) {
+Status SendUpgrade(transfer::AnswerTaker& taker, const wire::UpgradeRequest& request, PrefillJob& job) {
   KVANT_ASSIGN_OR_RETURN(Buffer frame, job.cold_store->Answer(kSession, request, &job.engine->backend().pool()));
-  report->upgrade_bytes += frame.size();
   return taker.SendUpgrade(std::move(frame));
 }
 
@@ -61,7 +59,7 @@ Status TakeAnswer(transfer::AnswerTaker& taker, const wire::AnswerRequest& reque
   while (!end) {
     KVANT_ASSIGN_OR_RETURN(const transfer::AnswerTaker::Event event, taker.Next());
     if (const auto* upgrade = std::get_if<wire::UpgradeRequest>(&event)) {
-      KVANT_RETURN_IF_ERROR(SendUpgrade(taker, *upgrade, job, report));
+      KVANT_RETURN_IF_ERROR(SendUpgrade(taker, *upgrade, job));
       continue;
     }
     if (report->ttft_ms == 0) {
@@ -77,6 +75,7 @@ Status TakeAnswer(transfer::AnswerTaker& taker, const wire::AnswerRequest& reque
     }
   }
   DescribeEnd(*end, report);
+  report->upgrade_bytes = taker.report().sent.of(wire::FrameType::kUpgrade);
   return OkStatus();
 }
 

@@ -124,6 +124,7 @@ Result<AnswerTaker::Event> AnswerTaker::Next() {
   }
   Result<Event> event = session_->Checked(session_->Take());
   session_->has_ended = session_->has_ended || std::holds_alternative<wire::AnswerEnd>(*event);
+  static_cast<void>(session_->channel.Collect());  // what was not delivered is not needed any more
   return event;
 }
 

@@ -62,6 +62,13 @@ Status Channel::Send(wire::FrameType type, Result<Buffer> frame) {
   return OkStatus();
 }
 
+Status Channel::Collect() {
+  while (const auto completion = endpoint_->Poll()) {
+    KVANT_RETURN_IF_ERROR(Take(*completion));
+  }
+  return OkStatus();
+}
+
 Status Channel::Drain() {
   const Deadline deadline = After(timeout_);
   while (!in_flight_.empty()) {

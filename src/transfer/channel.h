@@ -43,6 +43,8 @@ class Channel {
   Status WaitForRoom(uint64_t num_bytes);
   /// Post a frame; it counts as sent when it is delivered.
   Status Send(wire::FrameType type, Result<Buffer> frame);
+  /// Count what has been delivered by now.
+  Status Collect();
   /// Wait until all that was posted is delivered.
   Status Drain();
   /// What is known of the line now; waits for the first layer to be delivered, before which nothing is.
