@@ -166,6 +166,34 @@ class ContractTest(unittest.TestCase):
 
     # Bad input
 
+    def test_a_session_is_kept_and_gone_on_with(self):
+        path = self.dir / "kept.kvant"
+        for kv, shortest in (("int8", "int8"), ("pairs:2.0", "pairs:2")):
+            with self.subTest(kv):
+                path.unlink(missing_ok=True)
+                first = self.generate("--kv", kv, "--session", str(path))
+                self.assertEqual(first["cached_tokens"], 0)
+                again = self.generate("--kv", kv, "--session", str(path))
+                self.assertEqual(again["cached_tokens"], first["prompt_tokens"] - 1)
+                self.assertEqual(again["text"], first["text"])
+                kept = self.run_kvant("inspect", str(path), "--json").stdout.decode()
+                self.assertIn(f'"precision":"{shortest}"', kept.replace(" ", ""))
+        before = path.read_bytes()
+        tiny = ["generate", "-m", self.tiny, "-p", PROMPT]
+        self.refused([*tiny, "--kv", "pairs:3.0", "--session", str(path)], 1, "kept as pairs:2, asked for as pairs:3")
+        self.assertEqual(path.read_bytes(), before)
+        self.refused([*tiny, "--disaggregated", "--session", str(path)], 2, "--session")
+        self.refused([*tiny, "--session", str(self.dir)], 1, "regular file")
+        self.refused([*tiny, "--session", str(self.dir / "no" / "where")], 1, "where")
+
+    def test_what_cannot_be_is_refused_of_the_new_precisions(self):
+        tiny = ["generate", "-m", self.tiny, "-p", "x", "--kv"]
+        self.refused([*tiny, "progressive:b=0.3,refine=0.6"], 2, "refine")
+        self.refused([*tiny, "progressive:b=0.5,eq=off"], 2, "eq=off")
+        self.refused([*tiny, "progressive:b=0.5,refine=0.4"], 2, "refine")
+        self.refused([*tiny, "pairs:2.0,map=model"], 2, "map=model")
+        self.refused([*tiny, "pnmix:5/1@50%"], 2, "5/1")
+
     def test_bad_prompts_are_named(self):
         tiny = ["generate", "-m", self.tiny]
         self.refused([*tiny, "-f", "-"], 2, "the prompt is empty")
