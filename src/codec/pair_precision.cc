@@ -2,18 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <vector>
+
+#include "codec/words.h"
 
 namespace kvant::codec {
 namespace {
-
-template <typename Value>
-struct Name {
-  std::string_view name;
-  Value value;
-};
 
 constexpr std::array kScores = {Name{std::string_view("qk"), PairScore::kNormProduct},
                                 Name{std::string_view("k"), PairScore::kKeyNorm},
@@ -27,36 +21,6 @@ constexpr std::array kRules = {Name{std::string_view("minmax"), PairRule::kMinMa
                                Name{std::string_view("midrise"), PairRule::kMidRise}};
 constexpr std::array kSwitches = {Name{std::string_view("on"), true}, Name{std::string_view("off"), false}};
 constexpr std::array kMaps = {Name{std::string_view("prompt"), false}, Name{std::string_view("model"), true}};
-
-Status Invalid(std::string_view option, std::string_view why) {
-  return {StatusCode::kInvalidArgument, "option '" + std::string(option) + "' " + std::string(why)};
-}
-
-template <typename Names, typename Value>
-Status Choose(const Names& names, std::string_view option, std::string_view word, Value* value) {
-  std::string known;
-  for (const auto& each : names) {
-    if (each.name == word) {
-      *value = each.value;
-      return OkStatus();
-    }
-    known += known.empty() ? "" : "|";
-    known += each.name;
-  }
-  return Invalid(option, "must be one of " + known);
-}
-
-template <typename Names, typename Value>
-std::string_view NameOf(const Names& names, Value value) {
-  return std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.value == value; })->name;
-}
-
-template <typename Number>
-bool ParseNumber(std::string_view text, Number* number) {
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && rest == end;
-}
 
 Status ParseCount(std::string_view option, std::string_view text, uint32_t low, uint32_t high, uint32_t* count) {
   return ParseNumber(text, count) && *count >= low && *count <= high
@@ -187,11 +151,6 @@ Status Parse(std::string_view word, PairPrecision* precision) {
     KVANT_RETURN_IF_ERROR(ApplyOption(option.name, option.value, precision));
   }
   return CheckLayout(*precision);
-}
-
-std::string Decimal(double number) {
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
 }
 
 std::string KindWord(const PairPrecision& precision) {

@@ -1,17 +1,11 @@
 #include "kvant/codec/spectrum.h"
 
 #include <array>
-#include <charconv>
-#include <cmath>
+
+#include "codec/words.h"
 
 namespace kvant::codec {
 namespace {
-
-template <typename Value>
-struct Name {
-  std::string_view name;
-  Value value;
-};
 
 constexpr std::array kRules = {Name{std::string_view("greedy"), TierRule::kGreedy},
                                Name{std::string_view("sink-protect"), TierRule::kSinkProtect},
@@ -29,44 +23,8 @@ constexpr std::array kScopes = {Name{std::string_view("head"), RankScope::kHead}
 constexpr std::array kKept = {Name{std::string_view("best"), TierRule::kSws},
                               Name{std::string_view("prefix"), TierRule::kSwsPrefix}};
 
-Status Invalid(std::string_view option, std::string_view why) {
-  return {StatusCode::kInvalidArgument, "option '" + std::string(option) + "' " + std::string(why)};
-}
-
-template <typename Names, typename Value>
-Status Choose(const Names& names, std::string_view option, std::string_view word, Value* value) {
-  std::string known;
-  for (const auto& each : names) {
-    if (each.name == word) {
-      *value = each.value;
-      return OkStatus();
-    }
-    known += known.empty() ? "" : "|";
-    known += each.name;
-  }
-  return Invalid(option, "must be one of " + known);
-}
-
-template <typename Names, typename Value>
-std::string_view NameOf(const Names& names, Value value) {
-  for (const auto& each : names) {
-    if (each.value == value) {
-      return each.name;
-    }
-  }
-  return {};
-}
-
-Status ParseNumber(std::string_view option, std::string_view text, double* number) {
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && rest == end && std::isfinite(*number) ? OkStatus()
-                                                                       : Invalid(option, "must be a decimal number");
-}
-
-std::string Decimal(double number) {
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
+Status TakeNumber(std::string_view option, std::string_view text, double* number) {
+  return ParseNumber(text, number) ? OkStatus() : Invalid(option, "must be a decimal number");
 }
 
 bool IsSws(TierRule rule) { return rule == TierRule::kSws || rule == TierRule::kSwsPrefix; }
@@ -92,7 +50,7 @@ Result<std::optional<Spectrum>> ParseSpectrum(std::string_view kind) {
   } else {
     return std::optional<Spectrum>();
   }
-  KVANT_RETURN_IF_ERROR(ParseNumber("b", budget, &spectrum.budget));
+  KVANT_RETURN_IF_ERROR(TakeNumber("b", budget, &spectrum.budget));
   return std::optional(spectrum);
 }
 
@@ -101,13 +59,13 @@ Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectr
     return Choose(kRules, name, value, &spectrum->rule);
   }
   if (name == "first" && spectrum->rule == TierRule::kPdTrim) {
-    return ParseNumber(name, value, &spectrum->first.emplace());
+    return TakeNumber(name, value, &spectrum->first.emplace());
   }
   if (name == "keep" && IsSws(spectrum->rule)) {
     return Choose(kKept, name, value, &spectrum->rule);
   }
   if (name == "refine" && spectrum->progressive) {
-    return ParseNumber(name, value, &spectrum->refine.emplace());
+    return TakeNumber(name, value, &spectrum->refine.emplace());
   }
   if (name == "importance" && spectrum->rule != TierRule::kPdTrim) {
     return Choose(kImportances, name, value, &spectrum->importance);
@@ -116,7 +74,7 @@ Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectr
     return Choose(kScopes, name, value, &spectrum->scope);
   }
   if (name == "decay" && spectrum->rule != TierRule::kPdTrim) {
-    return ParseNumber(name, value, &spectrum->decay);
+    return TakeNumber(name, value, &spectrum->decay);
   }
   return Invalid(name, spectrum->rule == TierRule::kPdTrim
                            ? "is unknown; known are eq=, sinks=, residual=, first="
