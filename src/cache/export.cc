@@ -45,8 +45,7 @@ void LayerCache::ExportBlock(std::span<std::byte> block, ThreadPool* pool) const
   ForEachHead(pool, [&](uint32_t kv_head) { ExportHead(layout, kv_head, block); });
 }
 
-void LayerCache::ExportHead(const codec::LayerBlockLayout& layout, uint32_t kv_head,
-                            std::span<std::byte> block) const {
+void LayerCache::ExportHead(const codec::LayerBlockLayout& layout, uint32_t kv_head, std::span<std::byte> block) const {
   const codec::LayerBlockHead<std::byte> head = codec::HeadOf(layout, block, kv_head);
   LoadRun(sinks_, kv_head, 0, layout.split.num_sinks, As<Half>(head.sink_keys).data(),
           As<Half>(head.sink_values).data());

@@ -46,8 +46,8 @@ Status CheckScales(const codec::LayerBlockTier<const std::byte>& tier, uint32_t 
   for (const auto& scales : {As<const Half>(tier.key_scales), As<const Half>(tier.value_scales)}) {
     for (const Half scale : scales) {
       if (!(ToFloat(scale) >= 0 && ToFloat(scale) <= codec::kMaxProgressiveScale)) {
-        return {StatusCode::kNumeric, "a scale of the progressive code beyond its limits in KV head " +
-                                          std::to_string(kv_head)};
+        return {StatusCode::kNumeric,
+                "a scale of the progressive code beyond its limits in KV head " + std::to_string(kv_head)};
       }
     }
   }
@@ -102,8 +102,8 @@ Result<codec::TierMap> ReadTierIds(const codec::LayerBlockLayout& layout, std::s
   for (uint32_t kv_head = 0; kv_head < layout.shape.num_kv_heads; ++kv_head) {
     const std::span<const std::byte> packed = codec::HeadOf(layout, block, kv_head).tier_ids;
     if (!packed.empty() && (!codec::UnpackTierIds(packed, ids) || codec::CountTiers(ids) != *layout.tiers)) {
-      return Status(StatusCode::kCorruption, "the tier ids of KV head " + std::to_string(kv_head) +
-                                                 " are not as many of each as announced");
+      return Status(StatusCode::kCorruption,
+                    "the tier ids of KV head " + std::to_string(kv_head) + " are not as many of each as announced");
     }
     map.ids.insert(map.ids.end(), ids.begin(), ids.end());
   }
@@ -161,13 +161,13 @@ void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::E
     WritePages(kv_head, skipped, head.pages);
   } else {
     EncodeHead(map, ids, kv_head, skipped, layout.split.num_encoded,
-             [&](codec::Tier tier, uint32_t first, uint32_t, const codec::ConstTokenRows& keys,
-                 const codec::ConstTokenRows& values) {
-               const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
-               const size_t row_bytes = layout.format_of(tier).code_bytes;
-               CopyRows(keys, first, row_bytes, to.key_codes, to.key_scales, to.key_zeros);
-               CopyRows(values, first, row_bytes, to.value_codes, to.value_scales, to.value_zeros);
-             });
+               [&](codec::Tier tier, uint32_t first, uint32_t, const codec::ConstTokenRows& keys,
+                   const codec::ConstTokenRows& values) {
+                 const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
+                 const size_t row_bytes = layout.format_of(tier).code_bytes;
+                 CopyRows(keys, first, row_bytes, to.key_codes, to.key_scales, to.key_zeros);
+                 CopyRows(values, first, row_bytes, to.value_codes, to.value_scales, to.value_zeros);
+               });
   }
   LoadRun(residual_, kv_head, skipped + layout.split.num_encoded, layout.split.num_tail,
           As<Half>(head.tail_keys).data(), As<Half>(head.tail_values).data());

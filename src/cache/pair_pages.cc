@@ -1,10 +1,11 @@
+#include "kvant/kernels/pair_pages.h"
+
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "kvant/base/check.h"
 #include "kvant/cache/sequence.h"
-#include "kvant/kernels/pair_pages.h"
 
 // Pair pages in a layer: packed when a page's tokens are there, sent and adopted as they are.
 namespace kvant::cache {
@@ -84,8 +85,9 @@ Status LayerCache::MoveToPages(uint32_t skipped, uint32_t count, ThreadPool* poo
 void LayerCache::WritePairHeader(std::span<std::byte> block) const {
   codec::PutPairFormat(*pair_format_, block.first(codec::kPairFormatBytes));
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-    codec::PutWidthMap(plans_[kv_head].map(), block.subspan(codec::kPairFormatBytes + kv_head * pair_format_->map_bytes(),
-                                                            pair_format_->map_bytes()));
+    codec::PutWidthMap(
+        plans_[kv_head].map(),
+        block.subspan(codec::kPairFormatBytes + kv_head * pair_format_->map_bytes(), pair_format_->map_bytes()));
   }
 }
 

@@ -69,8 +69,8 @@ void Raise(uint32_t head_dim, Tier from, Tier to, const RowList& source, uint32_
   Half scale = source.scales[row];
   if (from == Tier::kInt4) {
     const size_t row_bytes = codec::RowCodeBytes(TokenCodec::kInt4, head_dim);
-    codec::JoinPlanes(head_dim, source.codes.data() + row * row_bytes,
-                      reinterpret_cast<const uint8_t*>(cursor.middle), 1, codes.data());
+    codec::JoinPlanes(head_dim, source.codes.data() + row * row_bytes, reinterpret_cast<const uint8_t*>(cursor.middle),
+                      1, codes.data());
     cursor.middle += row_bytes;
     scale = codec::FineScale(scale);
   } else {
@@ -278,8 +278,7 @@ void LayerCache::RaiseHead(const codec::UpgradeLayout& layout, std::span<const s
     const uint32_t row = next[source]++;
     Raise(shape_.head_dim, from[t], to[t], keys[source], row, &*equalization_, kv_head, key_planes,
           raised->keys[target]);
-    Raise(shape_.head_dim, from[t], to[t], values[source], row, nullptr, kv_head, value_planes,
-          raised->values[target]);
+    Raise(shape_.head_dim, from[t], to[t], values[source], row, nullptr, kv_head, value_planes, raised->values[target]);
     raised->positions[target].push_back(static_cast<int32_t>(sinks_.num_tokens() + num_skipped_ + t));
   }
   for (const Tier tier : codec::kStoredTiers) {  // what was generated and encoded since
@@ -320,8 +319,7 @@ Status LayerCache::AdoptUpgrade(const codec::UpgradeLayout& layout, std::span<co
     RaiseHead(layout, block, std::span(from.ids).subspan(first, layout.num_tokens),
               std::span(to.ids).subspan(first, layout.num_tokens), kv_head, &raised);
     for (size_t tier = 0; tier < codec::kNumStoredTiers; ++tier) {
-      StoreRows(runs[tier], kv_head, 0, runs[tier].num_tokens(), raised.keys[tier].rows(),
-                raised.values[tier].rows());
+      StoreRows(runs[tier], kv_head, 0, runs[tier].num_tokens(), raised.keys[tier].rows(), raised.values[tier].rows());
       positions_[tier][kv_head] = std::move(raised.positions[tier]);
     }
   });

@@ -34,7 +34,7 @@ struct Planes {
 };
 
 /// Rows of a tier in the progressive code, as they stand in a block.
-void EncodePlanes(const kernels::RowKernels& rows, codec::Tier tier, uint32_t head_dim, const Half* src,
-                  uint32_t count, Planes& planes, const codec::TokenRows& out);
+void EncodePlanes(const kernels::RowKernels& rows, codec::Tier tier, uint32_t head_dim, const Half* src, uint32_t count,
+                  Planes& planes, const codec::TokenRows& out);
 
 }  // namespace kvant::cache

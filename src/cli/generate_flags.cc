@@ -89,9 +89,9 @@ void AddSamplingFlags(CLI::App& command, engine::SamplingParams& sampling) {
 
 // The flag that asks for something to be sent, if there is one.
 const char* FlagOfSending(const GenerateFlags& flags) {
-  return !flags.wire.empty()         ? "--wire"
-         : flags.link_gbps != 0      ? "--link-gbps"
-         : flags.ttft_target_ms != 0 ? "--ttft-target"
+  return !flags.wire.empty()          ? "--wire"
+         : flags.link_gbps != 0       ? "--link-gbps"
+         : flags.ttft_target_ms != 0  ? "--ttft-target"
          : !flags.save_frames.empty() ? "--save-frames"
                                       : nullptr;
 }
@@ -143,9 +143,9 @@ Result<KvPlan> PlanKv(const GenerateFlags& flags) {
   }
   KVANT_ASSIGN_OR_RETURN(const codec::Precision wire, Parse("--wire", flags.wire));
   if (flags.ttft_target_ms > 0 && (!wire.spectrum || codec::IsSelection(wire.spectrum->rule))) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("--ttft-target: --wire {} has no budget to choose; give spectrum:b=B",
-                              codec::PrecisionWord(wire)));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("--ttft-target: --wire {} has no budget to choose; give spectrum:b=B", codec::PrecisionWord(wire)));
   }
   if (!flags.kv.empty() && flags.kv != kAsReceived) {
     KVANT_ASSIGN_OR_RETURN(const codec::Precision kv, Parse("--kv", flags.kv));

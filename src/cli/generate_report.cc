@@ -60,10 +60,10 @@ std::vector<std::string> PacingRow(const GenerateReport& report) {
   const bool reachable = !pacing.lowest_ttft_ms || *pacing.lowest_ttft_ms <= pacing.target_ms;
   return {"target", fmt::format("{:.0f} ms", pacing.target_ms),
           late <= 0 ? "met" : fmt::format("missed by {:.0f} ms", late),
-          late <= 0    ? fmt::format("b={:.2f}", pacing.budget.value_or(1))
-          : reachable  ? fmt::format("b={:.2f}; the lowest: {:.0f} ms", pacing.budget.value_or(1),
-                                     pacing.lowest_ttft_ms.value_or(report.ttft_ms))
-                       : fmt::format("out of reach: {:.0f} ms at the lowest budget", *pacing.lowest_ttft_ms)};
+          late <= 0   ? fmt::format("b={:.2f}", pacing.budget.value_or(1))
+          : reachable ? fmt::format("b={:.2f}; the lowest: {:.0f} ms", pacing.budget.value_or(1),
+                                    pacing.lowest_ttft_ms.value_or(report.ttft_ms))
+                      : fmt::format("out of reach: {:.0f} ms at the lowest budget", *pacing.lowest_ttft_ms)};
 }
 
 std::string Share(uint64_t bytes, uint64_t fp16_bytes) {
@@ -76,36 +76,36 @@ std::string Share(uint64_t bytes, uint64_t fp16_bytes) {
 Json ReportJson(const GenerateReport& report, const GenerateContext& context) {
   const bool sent = context.plan.wire.has_value();
   Json json = {{"text", report.text},
-          {"finish_reason", engine::FinishReasonName(report.finish_reason)},
-          {"prompt_tokens", report.prompt_tokens},
-          {"cached_tokens", report.cached_tokens},
-          {"completion_tokens", report.completion_tokens},
-          {"ttft_ms", report.ttft_ms},
-          {"tpot_ms", report.tpot_ms ? Json(*report.tpot_ms) : Json(nullptr)},
-          {"prefill_ms", report.prefill_ms},
-          {"transfer_ms", report.transfer_ms},
-          {"kv_bytes", report.kv_bytes},
-          {"kv_bytes_fp16", report.kv_bytes_fp16},
-          {"kv_bytes_allocated", report.kv_bytes_allocated},
-          {"wire_bytes", report.wire_bytes},
-          {"wire_bytes_fp16", report.wire_bytes_fp16},
-          {"upgrade_bytes", report.upgrade_bytes},
-          {"wire_tokens_encoded", report.wire_tokens_encoded},
-          {"wire_tokens_exact", report.wire_tokens_exact},
-          {"bits", {{"payload", report.bits.payload}, {"effective", report.bits.effective}}},
-          {"tiers",
-           {{"fp16", report.tiers.fp16},
-            {"int8", report.tiers.int8},
-            {"int4", report.tiers.int4},
-            {"dropped", report.tiers.dropped}}},
-          {"policy", PolicyName(context)},
-          {"importance", ImportanceName(context)},
-          {"kv", codec::PrecisionWord(context.plan.kv)},
-          {"wire", sent ? Json(WireWord(context)) : Json(nullptr)},
-          {"link_gbps", sent && context.link_gbps > 0 ? Json(context.link_gbps) : Json(nullptr)},
-          {"model", context.model},
-          {"isa", context.isa},
-          {"threads", context.threads}};
+               {"finish_reason", engine::FinishReasonName(report.finish_reason)},
+               {"prompt_tokens", report.prompt_tokens},
+               {"cached_tokens", report.cached_tokens},
+               {"completion_tokens", report.completion_tokens},
+               {"ttft_ms", report.ttft_ms},
+               {"tpot_ms", report.tpot_ms ? Json(*report.tpot_ms) : Json(nullptr)},
+               {"prefill_ms", report.prefill_ms},
+               {"transfer_ms", report.transfer_ms},
+               {"kv_bytes", report.kv_bytes},
+               {"kv_bytes_fp16", report.kv_bytes_fp16},
+               {"kv_bytes_allocated", report.kv_bytes_allocated},
+               {"wire_bytes", report.wire_bytes},
+               {"wire_bytes_fp16", report.wire_bytes_fp16},
+               {"upgrade_bytes", report.upgrade_bytes},
+               {"wire_tokens_encoded", report.wire_tokens_encoded},
+               {"wire_tokens_exact", report.wire_tokens_exact},
+               {"bits", {{"payload", report.bits.payload}, {"effective", report.bits.effective}}},
+               {"tiers",
+                {{"fp16", report.tiers.fp16},
+                 {"int8", report.tiers.int8},
+                 {"int4", report.tiers.int4},
+                 {"dropped", report.tiers.dropped}}},
+               {"policy", PolicyName(context)},
+               {"importance", ImportanceName(context)},
+               {"kv", codec::PrecisionWord(context.plan.kv)},
+               {"wire", sent ? Json(WireWord(context)) : Json(nullptr)},
+               {"link_gbps", sent && context.link_gbps > 0 ? Json(context.link_gbps) : Json(nullptr)},
+               {"model", context.model},
+               {"isa", context.isa},
+               {"threads", context.threads}};
   json["budget"] = BudgetOf(report, context);
   json["link_gbps_measured"] = report.line_gbps > 0 ? Json(report.line_gbps) : Json(nullptr);
   AddPacing(report, &json);

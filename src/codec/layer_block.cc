@@ -29,9 +29,8 @@ template <typename Byte>
 LayerBlockHead<Byte> CutHead(const LayerBlockLayout& layout, std::span<Byte> block, uint32_t kv_head) {
   KVANT_CHECK(block.size() == layout.total_bytes(), "a block is sized by its layout");
   KVANT_CHECK(kv_head < layout.shape.num_kv_heads, "a KV head of the shape");
-  Cutter<Byte> cutter(
-      block.subspan(layout.total_bytes() - layout.head_bytes() * (layout.shape.num_kv_heads - kv_head),
-                    layout.head_bytes()));
+  Cutter<Byte> cutter(block.subspan(layout.total_bytes() - layout.head_bytes() * (layout.shape.num_kv_heads - kv_head),
+                                    layout.head_bytes()));
   const size_t exact_row = RowBytes(TokenCodec::kFp16, layout.shape.head_dim);
   LayerBlockHead<Byte> head;
   head.sink_keys = cutter.Take(exact_row * layout.split.num_sinks);

@@ -93,8 +93,8 @@ Result<PairBlockFormat> TakePairFormat(uint32_t head_dim, std::span<const std::b
   KVANT_RETURN_IF_ERROR(CheckPairFormat(block.format, any));
   if (block.bits_per_key < head_dim || block.bits_per_key > head_dim * WidthMap::kMaxKeyBits ||
       block.bits_per_key % 2 != 0) {
-    return Status(StatusCode::kInvalidArgument, "key bits a token " + std::to_string(block.bits_per_key) +
-                                                    ", must be even and 1 to 4 a channel");
+    return Status(StatusCode::kInvalidArgument,
+                  "key bits a token " + std::to_string(block.bits_per_key) + ", must be even and 1 to 4 a channel");
   }
   return block;
 }

@@ -75,9 +75,9 @@ Status ParseKind(std::string_view word, std::string_view kind, Precision* precis
   if (precision->spectrum) {
     return OkStatus();
   }
-  return {StatusCode::kPrecisionUnsupported,
-          "unknown precision '" + std::string(word) + "'; known are fp16, int8, int4, spectrum:b=B, "
-          "progressive:b=B, pdtrim:B, sws:B, pnmix:H/L@R%, pairs:B"};
+  return {StatusCode::kPrecisionUnsupported, "unknown precision '" + std::string(word) +
+                                                 "'; known are fp16, int8, int4, spectrum:b=B, "
+                                                 "progressive:b=B, pdtrim:B, sws:B, pnmix:H/L@R%, pairs:B"};
 }
 
 Result<Precision> ParsePairs(std::string_view word) {

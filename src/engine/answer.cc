@@ -88,7 +88,8 @@ Status Answer::Decode(cache::Sequence& sequence, int32_t token) {
 void DescribeReceived(const cache::Sequence& sequence, GenerateReport* report) {
   codec::TokenSplit split;
   for (uint32_t layer = 0; layer < sequence.shape().num_layers; ++layer) {
-    const codec::TokenSplit sent = codec::SkipFirst(sequence.layer(layer).split(), sequence.layer(layer).num_unreachable());
+    const codec::TokenSplit sent =
+        codec::SkipFirst(sequence.layer(layer).split(), sequence.layer(layer).num_unreachable());
     split = sent.total() > split.total() ? sent : split;
   }
   report->wire_tokens_encoded = sequence.precision().is_exact() ? 0 : split.num_encoded;

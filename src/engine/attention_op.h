@@ -112,8 +112,8 @@ class AttentionOp {
   size_t MassAt(uint32_t layer, uint32_t kv_head) const {
     return (size_t{layer - mass_first_layer_} * params_.num_kv_heads + kv_head) * mass_tokens_;
   }
-  void AddMass(const cache::LayerCache& cache, uint32_t layer, uint32_t kv_head, uint32_t num_chunks, kernels::RowAttention& rows,
-               ThreadState& state) const;
+  void AddMass(const cache::LayerCache& cache, uint32_t layer, uint32_t kv_head, uint32_t num_chunks,
+               kernels::RowAttention& rows, ThreadState& state) const;
   /// Merge state.views, one a chunk in order, into rows [first_row, first_row + num_rows) of the item.
   void Merge(const BatchItem& item, uint32_t kv_head, uint32_t first_row, uint32_t num_rows, ggml_tensor* dst,
              ThreadState& state) const;

@@ -79,8 +79,7 @@ Result<GenerateReport> GenerateLocal(Engine& engine, const Tokenizer& tokenizer,
     prefill.progress = [&](uint32_t layers_done) { callbacks.prefill(layers_done, params.num_layers); };
   }
   std::vector<float> logits;
-  KVANT_RETURN_IF_ERROR(
-      engine.Prefill(sequence, prompt.subspan(report.cached_tokens), encode, prefill, &logits));
+  KVANT_RETURN_IF_ERROR(engine.Prefill(sequence, prompt.subspan(report.cached_tokens), encode, prefill, &logits));
   report.prompt_tokens = static_cast<uint32_t>(prompt.size());
   report.prefill_ms = MillisecondsBetween(begin, Clock::now());
   sampler->AcceptPrompt(prompt);

@@ -88,8 +88,9 @@ Result<GenerateReport> GenerateRemote(Engine& prefill, const Tokenizer& tokenize
                                       const GenerateOptions& options, const GenerateCallbacks& callbacks) {
   const Clock::time_point begin = Clock::now();
   KVANT_ASSIGN_OR_RETURN(const uint32_t limit, AnswerLimit(prefill.model().params(), prompt.size(), options));
-  PrefillJob job{&prefill, &tokenizer, prompt, remote.wire, static_cast<uint32_t>(prompt.size()) + limit,
-                 &options, &callbacks, remote.ttft_target_ms};
+  PrefillJob job{
+      &prefill,   &tokenizer,           prompt, remote.wire, static_cast<uint32_t>(prompt.size()) + limit, &options,
+      &callbacks, remote.ttft_target_ms};
   transfer::Sender sender(&endpoint, {.session = kSession, .timeouts = remote.timeouts});
   {
     const CancelWatch watch(callbacks.cancelled, [&] { sender.Cancel(); });

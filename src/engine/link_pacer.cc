@@ -29,11 +29,11 @@ Status LinkPacer::Check() const {
     return OkStatus();
   }
   return {StatusCode::kInvalidArgument, "a time to the first token is kept by sending tokens at fewer bits; " +
-                                            std::string(codec::TierRuleName(spectrum_.rule)) + " would drop more of them"};
+                                            std::string(codec::TierRuleName(spectrum_.rule)) +
+                                            " would drop more of them"};
 }
 
-Result<codec::Spectrum> LinkPacer::SpectrumFor(uint32_t layer, const cache::LayerCache& cache,
-                                               codec::PromptTail tail) {
+Result<codec::Spectrum> LinkPacer::SpectrumFor(uint32_t layer, const cache::LayerCache& cache, codec::PromptTail tail) {
   codec::LayerBlockLayout layout = cache.PlanBlock(tail);
   const auto layer_bytes = [&](double budget) {
     layout.tiers = policy::CountsAt(spectrum_, budget, layout.split.num_encoded).value();
@@ -85,7 +85,8 @@ PacingReport LinkPacer::Report(double ttft_ms, double prefill_ms) const {
   report.highest_budget = *high;
   const double arrived_ms = MillisecondsBetween(begin_, line.free_since());
   const double earliest_ms = 1000 * policy::ArrivalOf(at_lowest_, line.mean_gbps() * 1e9 / 8);
-  report.lowest_ttft_ms = std::min(ttft_ms, ttft_ms - std::max(arrived_ms, prefill_ms) + std::max(earliest_ms, prefill_ms));
+  report.lowest_ttft_ms =
+      std::min(ttft_ms, ttft_ms - std::max(arrived_ms, prefill_ms) + std::max(earliest_ms, prefill_ms));
   return report;
 }
 

@@ -8,9 +8,9 @@
 
 namespace kvant::engine {
 
-/// Chooses the budget of each layer of a prompt when the prompt has passed it, so that the first token comes in time: by
-/// what the line has carried so far, what waits on it, and how long the layers take to compute. The first layer, before
-/// which nothing was measured, has the budget of the precision word.
+/// Chooses the budget of each layer of a prompt when the prompt has passed it, so that the first token comes in time:
+/// by what the line has carried so far, what waits on it, and how long the layers take to compute. The first layer,
+/// before which nothing was measured, has the budget of the precision word.
 class LinkPacer {
  public:
   /// `reach`: how many of its tokens each layer sends, so that long layers get their share. `sender` outlives it.

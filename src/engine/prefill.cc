@@ -76,8 +76,8 @@ struct Engine::Prompt {
   Graph graph;
   GraphBuilder builder;
   AttentionOp attention;
-  std::vector<float> hidden;   ///< [tokens, embedding]
-  std::vector<float> queries;  ///< [tokens, head_dim · num_q_heads], only for quantized attention
+  std::vector<float> hidden;                  ///< [tokens, embedding]
+  std::vector<float> queries;                 ///< [tokens, head_dim · num_q_heads], only for quantized attention
   std::vector<policy::PairStatistics> pairs;  ///< of the layer, where wanted
 };
 

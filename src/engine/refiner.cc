@@ -45,14 +45,14 @@ Status Refiner::AskLayer(const cache::Sequence& sequence, uint32_t layer, const 
   const codec::TokenSplit split = cache.split();
   if (num_tokens == 0 || num_tokens > split.num_encoded - cache.num_skipped()) {
     return num_tokens == 0 ? OkStatus()
-                           : Status(StatusCode::kCorruption, "upgrades of more tokens than layer " +
-                                                                 std::to_string(layer) + " has");
+                           : Status(StatusCode::kCorruption,
+                                    "upgrades of more tokens than layer " + std::to_string(layer) + " has");
   }
   const codec::TierMap from = cache.EncodedTiers(num_tokens);
   wire::UpgradeRequest request{layer, {sequence.shape(), num_tokens, {}}, {}};
   for (uint32_t kv_head = 0; kv_head < sequence.shape().num_kv_heads; ++kv_head) {
-    const std::span<const float> mass = std::span(mass_[layer][kv_head]).subspan(
-        split.num_sinks + cache.num_skipped(), num_tokens);
+    const std::span<const float> mass =
+        std::span(mass_[layer][kv_head]).subspan(split.num_sinks + cache.num_skipped(), num_tokens);
     const std::vector<codec::Tier> raised = policy::RaiseTo(target, from.OfHead(kv_head), mass);
     KVANT_ASSIGN_OR_RETURN(request.layout.moves, codec::CountMoves(from.OfHead(kv_head), raised));
     request.ids.insert(request.ids.end(), raised.begin(), raised.end());

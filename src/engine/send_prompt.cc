@@ -54,11 +54,12 @@ Status MakePacer(PrefillJob& job, transfer::Sender& sender) {
     return OkStatus();
   }
   if (!job.wire.spectrum) {
-    return {StatusCode::kInvalidArgument,
-            "a time to the first token is kept by a spectrum's budget; " + codec::PrecisionWord(job.wire) + " has none"};
+    return {StatusCode::kInvalidArgument, "a time to the first token is kept by a spectrum's budget; " +
+                                              codec::PrecisionWord(job.wire) + " has none"};
   }
-  job.pacer = std::make_unique<LinkPacer>(&sender, *job.wire.spectrum, job.begin, *job.ttft_target_ms,
-                                          ReachOf(job.engine->model().params(), static_cast<uint32_t>(job.prompt.size())));
+  job.pacer =
+      std::make_unique<LinkPacer>(&sender, *job.wire.spectrum, job.begin, *job.ttft_target_ms,
+                                  ReachOf(job.engine->model().params(), static_cast<uint32_t>(job.prompt.size())));
   return job.pacer->Check();
 }
 

@@ -108,8 +108,9 @@ class FrameFile {
   /// The next frame, opened, of the type that is due.
   Result<wire::FrameView> Next(wire::FrameType due) {
     Result<wire::FrameView> frame = Take(due);
-    return frame.ok() ? frame
-                      : Result<wire::FrameView>(frame.status().WithContext(path_ + ", frame " + std::to_string(count_)));
+    return frame.ok()
+               ? frame
+               : Result<wire::FrameView>(frame.status().WithContext(path_ + ", frame " + std::to_string(count_)));
   }
   Status End() const {
     return left_ == 0 ? OkStatus() : Status(StatusCode::kCorruption, path_ + ": bytes after the last frame");
@@ -121,7 +122,8 @@ class FrameFile {
   Result<wire::FrameView> Take(wire::FrameType due) {
     ++count_;
     std::array<std::byte, wire::kHeaderBytes> header{};
-    if (left_ < static_cast<int64_t>(header.size()) || std::fread(header.data(), 1, header.size(), file_) != header.size()) {
+    if (left_ < static_cast<int64_t>(header.size()) ||
+        std::fread(header.data(), 1, header.size(), file_) != header.size()) {
       return Status(StatusCode::kOutOfRange, count_ == 1 ? "no session is there" : "the file ends early");
     }
     uint64_t payload_bytes = 0;
@@ -155,15 +157,16 @@ class FrameFile {
 Status CheckWord(const wire::FrameView& frame, const codec::Precision& kv) {
   KVANT_ASSIGN_OR_RETURN(const std::string kept, wire::DecodeSession(frame));
   const std::string asked = codec::PrecisionWord(kv);
-  return kept == asked ? OkStatus()
-                       : Status(StatusCode::kMismatch, "kept as " + kept + ", asked for as " + asked);
+  return kept == asked ? OkStatus() : Status(StatusCode::kMismatch, "kept as " + kept + ", asked for as " + asked);
 }
 
 Status CheckHello(const wire::Hello& hello, const Engine& engine, const Tokenizer& tokenizer) {
   std::string difference = wire::DifferenceOf(hello.model, IdentityOf(engine, tokenizer));
   return difference.empty() ? OkStatus()
-                            : Status(StatusCode::kMismatch, "kept of another model (sender is the file, receiver this "
-                                                            "model): " + std::move(difference));
+                            : Status(StatusCode::kMismatch,
+                                     "kept of another model (sender is the file, receiver this "
+                                     "model): " +
+                                         std::move(difference));
 }
 
 Status CheckLayer(const wire::LayerView& view, uint32_t layer, const wire::Hello& hello, const codec::Precision& kv) {
@@ -199,8 +202,7 @@ Status SaveSession(const std::string& path, const Engine& engine, const Tokenize
   }
   const auto count = static_cast<uint32_t>(tokens.size());
   KVANT_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
-  KVANT_RETURN_IF_ERROR(
-      Write(file, wire::EncodeSession(kSessionNumber, codec::PrecisionWord(sequence.precision()))));
+  KVANT_RETURN_IF_ERROR(Write(file, wire::EncodeSession(kSessionNumber, codec::PrecisionWord(sequence.precision()))));
   KVANT_RETURN_IF_ERROR(Write(file, wire::EncodeHello(kSessionNumber, {.model = IdentityOf(engine, tokenizer),
                                                                        .precision = sequence.precision(),
                                                                        .num_prompt_tokens = count,

@@ -17,8 +17,7 @@ codec::PairBlockFormat PairFormatOf(const wire::Hello& hello, bool largest) {
   precision.page_tokens = hello.precision.pairs->page_tokens;
   precision.value_bits = largest ? 8 : 2;
   precision.value_group = largest ? codec::kMinValueGroup : head_dim;
-  codec::PairBlockFormat format =
-      codec::PairBlockFormatOf(precision, head_dim, codec::PairLayout::kHalfSplit, {});
+  codec::PairBlockFormat format = codec::PairBlockFormatOf(precision, head_dim, codec::PairLayout::kHalfSplit, {});
   format.bits_per_key = head_dim * (largest ? codec::WidthMap::kMaxKeyBits : 1);
   return format;
 }
@@ -42,8 +41,7 @@ Status CheckMemory(const wire::Hello& hello, const ReceiverOptions& options) {
 
 }  // namespace
 
-codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, uint32_t window,
-                                 codec::Tier tier) {
+codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, uint32_t window, codec::Tier tier) {
   const codec::TokenSplit split = codec::SplitPrompt(hello.precision, hello.num_prompt_tokens, tail, window);
   codec::LayerBlockLayout layout{hello.model.shape, hello.precision.codec,
                                  hello.precision.equalize && split.num_encoded > 0, split};

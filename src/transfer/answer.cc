@@ -150,8 +150,7 @@ struct AnswerGiver::Session : Conversation {
   Status Request(const wire::UpgradeRequest& request) {
     KVANT_CHECK(offer && !open.contains(request.layer), "asked for once, where it is offered");
     open[request.layer] = request.layout;
-    max_frame_bytes =
-        std::max<uint64_t>(max_frame_bytes, wire::kUpgradeBlockOffset + request.layout.total_bytes());
+    max_frame_bytes = std::max<uint64_t>(max_frame_bytes, wire::kUpgradeBlockOffset + request.layout.total_bytes());
     return channel.Send(wire::FrameType::kUpgradeRequest, wire::EncodeUpgradeRequest(channel.session(), request));
   }
   // All that is here.
@@ -167,7 +166,8 @@ struct AnswerGiver::Session : Conversation {
       KVANT_ASSIGN_OR_RETURN(const wire::UpgradeView view, wire::DecodeUpgrade(frame->view));
       const auto asked = open.find(view.layer);
       if (asked == open.end() || asked->second != view.layout) {
-        return {StatusCode::kCorruption, "an upgrade of layer " + std::to_string(view.layer) + " that was not asked for"};
+        return {StatusCode::kCorruption,
+                "an upgrade of layer " + std::to_string(view.layer) + " that was not asked for"};
       }
       open.erase(asked);
       arrived.push_back({std::move(frame->bytes), view});

@@ -79,8 +79,8 @@ std::vector<Status> SessionAudit::Take(const wire::FrameView& frame) {
     default: Note(CheckFields(frame), &faults);
   }
   if (hello_ && frame.header.session != session_) {
-    Note({StatusCode::kCorruption, "session " + std::to_string(frame.header.session) + " in session " +
-                                       std::to_string(session_)},
+    Note({StatusCode::kCorruption,
+          "session " + std::to_string(frame.header.session) + " in session " + std::to_string(session_)},
          &faults);
   }
   return faults;
@@ -121,8 +121,8 @@ void SessionAudit::TakeFinish(const wire::FrameView& frame, std::vector<Status>*
     return;
   }
   if (finished_ || next_layer_ != hello_->model.shape.num_layers) {
-    Note({StatusCode::kCorruption, finished_ ? "a second finish"
-                                             : "a finish where layer " + std::to_string(next_layer_) + " is due"},
+    Note({StatusCode::kCorruption,
+          finished_ ? "a second finish" : "a finish where layer " + std::to_string(next_layer_) + " is due"},
          faults);
   }
   finished_ = true;
@@ -136,9 +136,10 @@ std::vector<Status> SessionAudit::End() const {
     return {};
   }
   const uint32_t layers = hello_->model.shape.num_layers;
-  return {{StatusCode::kOutOfRange, next_layer_ < layers ? "the session ends before layer " + std::to_string(next_layer_) +
-                                                              " of " + std::to_string(layers)
-                                                        : "the session ends before its finish"}};
+  return {{StatusCode::kOutOfRange,
+           next_layer_ < layers
+               ? "the session ends before layer " + std::to_string(next_layer_) + " of " + std::to_string(layers)
+               : "the session ends before its finish"}};
 }
 
 }  // namespace kvant::transfer

@@ -43,10 +43,7 @@ inline constexpr uint8_t kPairsNumber = 6;        ///< pair pages
 static_assert(kTiersNumber >= codec::kNumTokenCodecs, "a number has one meaning");
 
 constexpr uint8_t CodecNumber(bool pairs, bool tiers, bool progressive, codec::TokenCodec codec) {
-  return pairs         ? kPairsNumber
-         : progressive ? kProgressiveNumber
-         : tiers       ? kTiersNumber
-                       : static_cast<uint8_t>(codec);
+  return pairs ? kPairsNumber : progressive ? kProgressiveNumber : tiers ? kTiersNumber : static_cast<uint8_t>(codec);
 }
 
 /// Errors  kPrecisionUnsupported, naming the number

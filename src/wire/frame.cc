@@ -79,9 +79,8 @@ Status CheckWhole(uint64_t num_bytes) {
 }
 
 Status CheckChecksum(const RawHeader& raw, uint64_t computed) {
-  return raw.checksum == computed
-             ? OkStatus()
-             : Status(StatusCode::kCorruption, "the frame's checksum does not match its bytes");
+  return raw.checksum == computed ? OkStatus()
+                                  : Status(StatusCode::kCorruption, "the frame's checksum does not match its bytes");
 }
 
 Status CheckType(const RawHeader& raw) {
@@ -95,8 +94,7 @@ Status CheckFlags(const RawHeader& raw) { return CheckRange("flags", raw.flags, 
 
 Status CheckLayerField(const RawHeader& raw) {
   const auto type = static_cast<FrameType>(raw.type);
-  const bool has_layer =
-      type == FrameType::kLayer || type == FrameType::kUpgradeRequest || type == FrameType::kUpgrade;
+  const bool has_layer = type == FrameType::kLayer || type == FrameType::kUpgradeRequest || type == FrameType::kUpgrade;
   return CheckRange("layer", raw.layer, 0, has_layer ? kMaxLayers - 1 : 0);
 }
 

@@ -45,9 +45,9 @@ Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& lay
   }
   // Within the limits above a head has less than 2^36 bytes and a block less than 2^46: only the limit can be passed.
   const auto block_bytes = CheckedMul(layout.head_bytes(), layout.shape.num_kv_heads);
-  const auto with_map =
-      block_bytes ? CheckedAdd(*block_bytes, layout.map_bytes() + layout.counts_bytes() + layout.pair_bytes())
-                  : block_bytes;
+  const auto with_map = block_bytes
+                            ? CheckedAdd(*block_bytes, layout.map_bytes() + layout.counts_bytes() + layout.pair_bytes())
+                            : block_bytes;
   const auto payload = with_map ? CheckedAdd(*with_map, kLayerPrefixBytes) : with_map;
   if (!payload || *payload > kMaxPayloadBytes) {
     return Status(StatusCode::kCapacityExceeded, "a layer of " + std::to_string(layout.split.total()) + " tokens and " +
@@ -64,8 +64,7 @@ Result<LayerFrame> LayerFrame::Allocate(uint64_t session, uint32_t layer, const 
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(layer, layout));
   KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kLayer, layer, payload_bytes, session}));
   ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
-  writer.Put(
-      CodecNumber(layout.pairs.has_value(), layout.tiers.has_value(), layout.progressive, layout.codec));
+  writer.Put(CodecNumber(layout.pairs.has_value(), layout.tiers.has_value(), layout.progressive, layout.codec));
   writer.Put(static_cast<uint8_t>(layout.equalized));
   writer.Put(static_cast<uint16_t>(layout.shape.head_dim));
   writer.Put(layout.shape.num_kv_heads);

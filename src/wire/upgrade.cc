@@ -10,7 +10,7 @@
 namespace kvant::wire {
 namespace {
 
-constexpr uint64_t kOfferBytes = 4;       // before the layers
+constexpr uint64_t kOfferBytes = 4;  // before the layers
 constexpr uint64_t kOfferLayerBytes = 16;
 
 Status CheckLayout(uint32_t layer, const codec::UpgradeLayout& layout) {
@@ -92,8 +92,7 @@ Result<Buffer> EncodeUpgradeRequest(uint64_t session, const UpgradeRequest& requ
   KVANT_CHECK(request.ids.size() == size_t{layout.shape.num_kv_heads} * layout.num_tokens, "an id a head and token");
   const size_t id_bytes = codec::TierIdBytes(layout.num_tokens);
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload, PayloadBytes(id_bytes, layout.shape));
-  KVANT_ASSIGN_OR_RETURN(Buffer frame,
-                         AllocateFrame({FrameType::kUpgradeRequest, request.layer, payload, session}));
+  KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kUpgradeRequest, request.layer, payload, session}));
   ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
   PutPrefix(writer, layout);
   for (uint32_t head = 0; head < layout.shape.num_kv_heads; ++head) {

@@ -279,8 +279,8 @@ std::vector<float> EncodePairBlockRef(const codec::LayerBlockLayout& layout, con
   ToFloat(rows.keys, keys);
   ToFloat(rows.values, values);
   for (uint32_t h = 0; h < layout.shape.num_kv_heads; ++h) {
-    codec::PutWidthMap(maps[h], block.subspan(codec::kPairFormatBytes + h * layout.pairs->map_bytes(),
-                                              layout.pairs->map_bytes()));
+    codec::PutWidthMap(
+        maps[h], block.subspan(codec::kPairFormatBytes + h * layout.pairs->map_bytes(), layout.pairs->map_bytes()));
     const codec::LayerBlockHead<std::byte> head = codec::HeadOf(layout, block, h);
     const uint32_t tail = split.num_sinks + split.num_encoded;
     CopyRows(rows.keys.data() + rows.Row(h, 0), head.sink_keys);

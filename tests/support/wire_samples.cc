@@ -53,8 +53,8 @@ std::string HelloFields(const wire::Hello& hello) {
       .Add("num_context_tokens", hello.num_context_tokens)
       .Add("codec", hello.precision.pairs              ? kPairs
                     : hello.precision.is_progressive() ? kProgressive
-                    : hello.precision.spectrum       ? kTiers
-                                                     : static_cast<uint32_t>(hello.precision.codec))
+                    : hello.precision.spectrum         ? kTiers
+                                                       : static_cast<uint32_t>(hello.precision.codec))
       .Add("equalize", static_cast<uint32_t>(hello.precision.equalize))
       .Add("sinks", hello.precision.num_sinks)
       .Add("residual", hello.precision.residual)
@@ -210,8 +210,8 @@ WireSample RequestSample() {
 WireSample UpgradeSample() {
   wire::UpgradeFrame frame = wire::UpgradeFrame::Allocate(kSession, 9, kUpgrade).value();
   const LayerRows rows = MakeRows(kUpgrade.shape, 12, 1);
-  const std::vector<float> planes =
-      EncodeUpgradeRef(kUpgrade, {{30, 2, 36}, TokenCodec::kInt8, true, {2, 9, 1}}, rows, kBefore, kAfter, frame.block());
+  const std::vector<float> planes = EncodeUpgradeRef(kUpgrade, {{30, 2, 36}, TokenCodec::kInt8, true, {2, 9, 1}}, rows,
+                                                     kBefore, kAfter, frame.block());
   return {"upgrade", std::move(frame).Seal(), UpgradeFields("upgrade").Take(), planes};
 }
 

@@ -195,8 +195,9 @@ class LayerCache {
   Status AdoptPairHeader(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
   void AdoptPages(uint32_t kv_head, std::span<const std::byte> pages);
   struct RaisedHead;
-  void RaiseHead(const codec::UpgradeLayout& layout, std::span<const std::byte> block, std::span<const codec::Tier> from,
-                 std::span<const codec::Tier> to, uint32_t kv_head, RaisedHead* raised) const;
+  void RaiseHead(const codec::UpgradeLayout& layout, std::span<const std::byte> block,
+                 std::span<const codec::Tier> from, std::span<const codec::Tier> to, uint32_t kv_head,
+                 RaisedHead* raised) const;
   Status ExtendTiers(const codec::TierCounts& counts);
   void AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position, uint32_t count);
   Status MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* pool, const codec::TierMap* tiers);
@@ -216,7 +217,7 @@ class LayerCache {
   std::optional<codec::PairBlockFormat> pair_format_;
   std::vector<kernels::PairPlan> plans_;  ///< [num_kv_heads], once the maps are known
   PageRun pages_;                         ///< pair pages
-  uint32_t num_dropped_ = 0;  ///< of a spectrum's, skipped ones included
+  uint32_t num_dropped_ = 0;              ///< of a spectrum's, skipped ones included
   uint32_t num_skipped_ = 0;
   PageRun residual_;
   uint32_t window_ = 0;

@@ -62,8 +62,8 @@ struct LayerBlockLayout {
   TokenCodec codec = TokenCodec::kFp16;  ///< of all encoded tokens; with `tiers` of tokens generated later
   bool equalized = false;
   TokenSplit split;
-  std::optional<TierCounts> tiers{};  ///< of the encoded tokens; their sum is split.num_encoded
-  bool progressive = false;           ///< rows of tiers are cut off the progressive code (progressive.h)
+  std::optional<TierCounts> tiers{};       ///< of the encoded tokens; their sum is split.num_encoded
+  bool progressive = false;                ///< rows of tiers are cut off the progressive code (progressive.h)
   std::optional<PairBlockFormat> pairs{};  ///< encoded tokens lie in pair pages, num_encoded a multiple of theirs
 
   /// The same counts with and without `tiers`.

@@ -22,8 +22,8 @@ struct CacheShape {
 
 /// A precision word, parsed: how the KV of a sequence is stored (design.md, "Command line").
 ///
-/// Grammar   fp16 | int8 | int4 | spectrum:b=B | progressive:b=B | pdtrim:B | sws:B, then options after commas: eq=on|off, sinks=N,
-///           residual=N|inf, and those of Spectrum; or a word of PairPrecision
+/// Grammar   fp16 | int8 | int4 | spectrum:b=B | progressive:b=B | pdtrim:B | sws:B, then options after commas:
+///           eq=on|off, sinks=N, residual=N|inf, and those of Spectrum; or a word of PairPrecision
 /// Defaults  eq=on, sinks=4, residual=128; int4 is affine with eq=on and symmetric (the paper's) with eq=off
 struct Precision {
   TokenCodec codec = TokenCodec::kInt8;  ///< with `spectrum` of generated tokens only

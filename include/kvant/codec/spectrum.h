@@ -46,9 +46,9 @@ struct Spectrum {
   TierRule rule = TierRule::kGreedy;
   Importance importance = Importance::kAttention;
   RankScope scope = RankScope::kHead;
-  double decay = 0;               ///< λ of importance · exp(-λ · distance to the last token)
-  std::optional<double> first{};  ///< of kPdTrim
-  bool progressive = false;       ///< tiers are cut off one code, so that they can be raised (progressive.h)
+  double decay = 0;                ///< λ of importance · exp(-λ · distance to the last token)
+  std::optional<double> first{};   ///< of kPdTrim
+  bool progressive = false;        ///< tiers are cut off one code, so that they can be raised (progressive.h)
   std::optional<double> refine{};  ///< the budget they are raised to
   friend bool operator==(const Spectrum&, const Spectrum&) = default;
 };

@@ -34,8 +34,8 @@ struct GenerateOptions {
 struct GenerateCallbacks {
   std::function<void(uint32_t layers_done, uint32_t num_layers)> prefill;
   std::function<void(uint32_t layers_done, uint32_t num_layers)> transfer;  ///< on the decode side's thread
-  std::function<void(std::string_view text)> text;  ///< whole UTF-8 characters, in order
-  std::function<bool()> cancelled;                  ///< asked between steps, from any thread
+  std::function<void(std::string_view text)> text;                          ///< whole UTF-8 characters, in order
+  std::function<bool()> cancelled;                                          ///< asked between steps, from any thread
 };
 
 /// Tokens by tier, a mean over layers and KV heads.
@@ -46,8 +46,8 @@ struct TierTokens {
   double dropped = 0;
 };
 
-/// How a time to the first token was kept (DisaggregatedOptions::ttft_target_ms). The budgets are nothing where no token
-/// was encoded: the prompt was too short.
+/// How a time to the first token was kept (DisaggregatedOptions::ttft_target_ms). The budgets are nothing where no
+/// token was encoded: the prompt was too short.
 struct PacingReport {
   double target_ms = 0;
   std::optional<double> budget{};  ///< a mean over the layers
@@ -74,12 +74,12 @@ struct GenerateReport {
   uint64_t kv_bytes_allocated = 0;  ///< whole pages, with the slots that wait for tokens
   uint64_t wire_bytes = 0;          ///< as the transport counted them, both directions
   uint64_t wire_bytes_fp16 = 0;
-  uint64_t upgrade_bytes = 0;  ///< planes that raised tokens while the answer was decoded, beyond wire_bytes
+  uint64_t upgrade_bytes = 0;        ///< planes that raised tokens while the answer was decoded, beyond wire_bytes
   uint32_t wire_tokens_encoded = 0;  ///< prompt tokens sent at the precision of the wire
   uint32_t wire_tokens_exact = 0;    ///< prompt tokens sent at fp16: sinks, and all of a prompt too short for a map
   double line_gbps = 0;              ///< 10^9 bits a second that the line carried while it had layers to carry
   std::optional<PacingReport> pacing{};
-  codec::BitsPerElement bits;        ///< of the cache at the end
+  codec::BitsPerElement bits;  ///< of the cache at the end
   TierTokens tiers;
 };
 

@@ -32,7 +32,7 @@ struct ServeOptions {
   cache::MemoryAccount* account = nullptr;  ///< of the caches that are built; outlives the session
   /// Called after each adopted layer. May be empty.
   std::function<void(uint32_t layers_done, uint32_t num_layers)> progress;
-  std::function<bool()> cancelled;          ///< asked from another thread too; true ends the session with kCancelled
+  std::function<bool()> cancelled;  ///< asked from another thread too; true ends the session with kCancelled
 };
 
 /// The decode side of one session: take a prompt, decode, send the text back. The report's text stays empty, and so do

@@ -13,7 +13,8 @@ namespace kvant::policy {
 /// Nothing for the selections, which drop tokens at every budget.
 std::optional<double> LowestBudget(codec::TierRule rule);
 
-/// What is known when the budget of a layer is due: the prompt has passed the layer, later ones have yet to be computed.
+/// What is known when the budget of a layer is due: the prompt has passed the layer, later ones have yet to be
+/// computed.
 struct LinkState {
   double seconds_left = 0;         ///< until the last byte should have arrived; negative when that time has passed
   double bytes_per_second = 0;     ///< measured; > 0

@@ -34,8 +34,8 @@ class FrameBytes {
   std::array<uint64_t, wire::kFrameTypeNumbers> bytes_{};
 };
 
-/// How fast a line was, by the messages it delivered: bytes, and the time in which it had some to carry. Later ones count
-/// more in `bytes_per_second`, since a line's speed changes: each halves the weight of those before it.
+/// How fast a line was, by the messages it delivered: bytes, and the time in which it had some to carry. Later ones
+/// count more in `bytes_per_second`, since a line's speed changes: each halves the weight of those before it.
 class LineSpeed {
  public:
   void Add(const transport::Completion& delivered);
@@ -67,7 +67,7 @@ struct LineState {
 struct TransferReport {
   FrameBytes sent;  ///< delivered to the peer
   FrameBytes received;
-  LineSpeed line;  ///< by the layers, the only messages that fill it
+  LineSpeed line;                          ///< by the layers, the only messages that fill it
   uint32_t num_layers = 0;                 ///< sent, or adopted
   uint64_t kv_bytes_fp16 = 0;              ///< what the KV of the same tokens and layers takes at fp16, without headers
   transport::Clock::time_point started{};  ///< of the hello

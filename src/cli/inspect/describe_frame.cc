@@ -17,7 +17,7 @@ std::string CodecWord(const codec::Precision& precision) {
   return precision.pairs              ? "pair pages"
          : precision.is_progressive() ? "progressive"
          : precision.spectrum         ? "spectrum"
-                                    : std::string(codec::TokenCodecName(precision.codec));
+                                      : std::string(codec::TokenCodecName(precision.codec));
 }
 
 Json ToJson(const wire::Hello& hello) {
@@ -40,9 +40,7 @@ Json ToJson(const wire::Hello& hello) {
           {"residual", endless ? Json("inf") : Json(precision.residual)}};
 }
 
-Json ToJson(const wire::Verdict& verdict) {
-  return {{"code", StatusCodeName(verdict.code)}, {"text", verdict.text}};
-}
+Json ToJson(const wire::Verdict& verdict) { return {{"code", StatusCodeName(verdict.code)}, {"text", verdict.text}}; }
 
 Json ToJson(const wire::Finish& finish) {
   return {{"prompt_tokens", finish.prompt_tokens.size()},

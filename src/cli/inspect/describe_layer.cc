@@ -65,7 +65,7 @@ std::string CodecWord(const LayerBlockLayout& layout) {
   return layout.pairs         ? "pair pages"
          : layout.progressive ? "progressive"
          : layout.tiers       ? "spectrum"
-                            : std::string(codec::TokenCodecName(layout.codec));
+                              : std::string(codec::TokenCodecName(layout.codec));
 }
 
 Json LayerSections(const wire::LayerView& view) {

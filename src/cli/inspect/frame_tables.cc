@@ -30,20 +30,23 @@ std::string ChecksumWord(const Json& frame) {
 std::vector<std::string> LayerCells(const Json& content) {
   const Json& tokens = content["tokens"];
   const Json& tiers = content["tiers"];
-  return {fmt::format("{} + {} + {}", Word(tokens["sinks"]), Word(tokens["encoded"]), Word(tokens["tail"])),
-          fmt::format("{}{}", Word(content["codec"]), content["equalized"] == true ? ", equalized" : ""),
-          fmt::format("{} {} {} {}", Word(tiers["fp16"]), Word(tiers["int8"]), Word(tiers["int4"]),
-                      Word(tiers["dropped"])),
-          fmt::format("{:.3f}", content["bits"]["effective"].get<double>())};
+  return {
+      fmt::format("{} + {} + {}", Word(tokens["sinks"]), Word(tokens["encoded"]), Word(tokens["tail"])),
+      fmt::format("{}{}", Word(content["codec"]), content["equalized"] == true ? ", equalized" : ""),
+      fmt::format("{} {} {} {}", Word(tiers["fp16"]), Word(tiers["int8"]), Word(tiers["int4"]), Word(tiers["dropped"])),
+      fmt::format("{:.3f}", content["bits"]["effective"].get<double>())};
 }
 
 Rows SummaryRows(const Json& frames) {
   Rows rows = {{"frame", "type", "layer", "at byte", "bytes", "checksum", "errors", "sinks + encoded + tail", "codec",
                 "fp16 int8 int4 dropped", "bits"}};
   for (const Json& frame : frames) {
-    std::vector<std::string> row = {fmt::format("{}", rows.size() - 1), frame.value("type", "-"),
-                                    IsLayer(frame) ? Word(frame["layer"]) : "-", Word(frame["offset"]),
-                                    frame.contains("bytes") ? Word(frame["bytes"]) : "-", ChecksumWord(frame),
+    std::vector<std::string> row = {fmt::format("{}", rows.size() - 1),
+                                    frame.value("type", "-"),
+                                    IsLayer(frame) ? Word(frame["layer"]) : "-",
+                                    Word(frame["offset"]),
+                                    frame.contains("bytes") ? Word(frame["bytes"]) : "-",
+                                    ChecksumWord(frame),
                                     fmt::format("{}", frame["errors"].size())};
     if (IsLayer(frame)) {
       const std::vector<std::string> cells = LayerCells(Content(frame));
@@ -103,9 +106,9 @@ std::string ErrorsText(const Json& report) {
 
 std::string FramesText(const Json& report) {
   const Json& frames = report["frames"];
-  std::string text = Printable(Word(report["file"])) +
-                     fmt::format(": {} bytes, {} frame{}\n", Word(report["bytes"]), Word(report["num_frames"]),
-                                 report["num_frames"] == 1 ? "" : "s");
+  std::string text =
+      Printable(Word(report["file"])) + fmt::format(": {} bytes, {} frame{}\n", Word(report["bytes"]),
+                                                    Word(report["num_frames"]), report["num_frames"] == 1 ? "" : "s");
   if (frames.size() == 1) {
     Rows rows;
     AddFields("", frames[0], &rows);

@@ -25,9 +25,9 @@ Status RunInspect(const InspectFlags& flags, Console& console) {
     num_faults += found.num_faults;
   }
   console.PrintJson({{"files", std::move(files)}, {"num_errors", num_faults}});
-  return num_faults == 0 ? OkStatus()
-                         : Status(StatusCode::kCorruption,
-                                  fmt::format("{} error{} found", num_faults, num_faults == 1 ? "" : "s"));
+  return num_faults == 0
+             ? OkStatus()
+             : Status(StatusCode::kCorruption, fmt::format("{} error{} found", num_faults, num_faults == 1 ? "" : "s"));
 }
 
 }  // namespace
@@ -36,7 +36,8 @@ void AddInspectCommand(Program& program) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command = program.AddCommand("inspect", "Say what saved frames hold, and what is wrong with them",
                                          [flags](Console& console) { return RunInspect(*flags, console); });
-  command->add_option("files", flags->files, "Files of frames, one after another, as generate --save-frames writes them")
+  command
+      ->add_option("files", flags->files, "Files of frames, one after another, as generate --save-frames writes them")
       ->required();
   AddOption(*command, "--max-frame-mb", flags->max_frame_mb, "Memory for one frame; larger ones are passed over")
       ->check(InRange(uint32_t{1}, uint32_t{65'536}));

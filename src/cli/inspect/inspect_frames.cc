@@ -68,12 +68,13 @@ class FramesInspector {
     }
     std::vector<Status> faults = audit_.End();
     if (num_unlisted_faults_ > 0) {
-      faults.emplace_back(StatusCode::kCapacityExceeded, fmt::format("{} errors in frames after the first {}, which alone are listed",
-                                                                     num_unlisted_faults_, kMaxListed));
+      faults.emplace_back(StatusCode::kCapacityExceeded,
+                          fmt::format("{} errors in frames after the first {}, which alone are listed",
+                                      num_unlisted_faults_, kMaxListed));
     }
     if (file.offset() < file.num_bytes()) {
-      faults.emplace_back(StatusCode::kCorruption, fmt::format("no frame can be found after byte {} of {}",
-                                                               file.offset(), file.num_bytes()));
+      faults.emplace_back(StatusCode::kCorruption,
+                          fmt::format("no frame can be found after byte {} of {}", file.offset(), file.num_bytes()));
     }
     return faults;
   }
@@ -82,12 +83,12 @@ class FramesInspector {
     wire::FrameExamination found = wire::ExamineFrame(bytes);
     Json json = {{"offset", offset}, {"bytes", bytes.size()}};
     if (bytes.size() >= wire::kHeaderBytes) {
-      json.update({{"type", wire::FrameTypeName(found.header.type)},
-                   {"version", found.version},
-                   {"session", Hex64(found.header.session)},
-                   {"layer", found.header.layer},
-                   {"checksum",
-                    {{"stored", Hex64(found.stored_checksum)}, {"computed", Hex64(found.computed_checksum)}}}});
+      json.update(
+          {{"type", wire::FrameTypeName(found.header.type)},
+           {"version", found.version},
+           {"session", Hex64(found.header.session)},
+           {"layer", found.header.layer},
+           {"checksum", {{"stored", Hex64(found.stored_checksum)}, {"computed", Hex64(found.computed_checksum)}}}});
     }
     if (found.view) {
       json["content"] = DescribePayload(*found.view);

@@ -141,8 +141,7 @@ uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, const Atte
 }
 
 RowSource SourceOf(const AttendQueries& queries, uint32_t block, uint32_t num_rows) {
-  RowSource source{
-      {}, num_rows, queries.head_dim, queries.scale * std::numbers::log2e_v<float>, nullptr, nullptr};
+  RowSource source{{}, num_rows, queries.head_dim, queries.scale * std::numbers::log2e_v<float>, nullptr, nullptr};
   for (uint32_t r = 0; r < num_rows; ++r) {
     const uint32_t row = block * kRowBlock + r;
     source.rows[r] = queries.data + row / queries.q_heads_per_kv_head * queries.query_stride +
@@ -171,8 +170,7 @@ RowAttention::RowAttention(Isa isa, const AttendQueries& queries, AttendScratch&
   const size_t pair_out_elems = RoundUp(queries.head_dim, 64) * kRowBlock;
   const size_t pair_zero_elems = size_t{value_channels_} / 16 * kMaxLanes * kRowBlock;
   constexpr size_t kPairXElems = size_t{codec::kMaxHeadDim} / 2 * kRowBlock;
-  const size_t block_elems =
-      2 * q_elems + x_elems + out_elems + kPairXElems + pair_out_elems + pair_zero_elems;
+  const size_t block_elems = 2 * q_elems + x_elems + out_elems + kPairXElems + pair_out_elems + pair_zero_elems;
   const size_t blocks_offset = sizeof(StretchMemory) + sizeof(PairMemory);
   const size_t elems_offset = blocks_offset + RoundUp(num_blocks * sizeof(RowBlock), kAlignment);
   std::byte* memory = scratch.Reserve(elems_offset + num_blocks * block_elems * sizeof(float));
@@ -277,8 +275,7 @@ void RowAttention::AddMass(const AttendSlice& slice, std::span<const float> log_
     for (uint32_t b = 0; b < blocks_.size(); ++b) {
       const uint32_t reach = SetVisible(queries_, b * kRowBlock, segment, first, num_tokens, blocks_[b]);
       if (reach > 0) {
-        add_mass(MakeStretch(segment, first), reach, blocks_[b], *stretch_,
-                 mass.data() + (first - slice.first_token));
+        add_mass(MakeStretch(segment, first), reach, blocks_[b], *stretch_, mass.data() + (first - slice.first_token));
       }
     }
     first += num_tokens;

@@ -49,10 +49,10 @@ void LoadPairPages(const AttendSlice& slice, PlainSlice* plain) {
   std::vector<float> values(elements);
   for (uint32_t t = 0; t < slice.num_tokens; t += format.page_tokens) {
     const std::byte* page = slice.segment.pages[(slice.first_token + t) / format.page_tokens];
-    codec::DecodePairPageRef(format,
-                             codec::ParsePairPage(format, plan.map(), {page + slice.segment.record_offset,
-                                                                       plan.layout().total_bytes}),
-                             keys, values);
+    codec::DecodePairPageRef(
+        format,
+        codec::ParsePairPage(format, plan.map(), {page + slice.segment.record_offset, plan.layout().total_bytes}), keys,
+        values);
     for (uint32_t i = 0; i < format.page_tokens && slice.segment.rotated_values; ++i) {
       codec::RotateRow(std::span(values).subspan(size_t{i} * format.head_dim, format.head_dim));
     }

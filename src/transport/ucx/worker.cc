@@ -66,9 +66,9 @@ Status UcxError(StatusCode code, const std::string& what, ucs_status_t status) {
   return {code, what + ": " + ucs_status_string(status)};
 }
 
-// Puts over TCP are slow, and an assertion of 1.13.1 ends the process where a connection breaks among them. And a worker
-// that is started again takes its port although connections of the last one still linger there. Only its environment
-// tells UCX so: ucp_config_modify takes the names and does nothing.
+// Puts over TCP are slow, and an assertion of 1.13.1 ends the process where a connection breaks among them. And a
+// worker that is started again takes its port although connections of the last one still linger there. Only its
+// environment tells UCX so: ucp_config_modify takes the names and does nothing.
 static void SetDefaults() {
   static std::once_flag once;
   std::call_once(once, [] {

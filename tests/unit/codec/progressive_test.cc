@@ -14,7 +14,8 @@ namespace {
 
 // Rows in all planes, from a seed; the magnitude differs from row to row.
 struct Sample {
-  Sample(uint32_t dim, uint32_t count) : head_dim(dim), rows(count), src(size_t{dim} * count), int8(TokenCodec::kInt8, dim, count) {
+  Sample(uint32_t dim, uint32_t count)
+      : head_dim(dim), rows(count), src(size_t{dim} * count), int8(TokenCodec::kInt8, dim, count) {
     std::mt19937 random(dim + count);
     std::normal_distribution<float> normal;
     for (size_t i = 0; i < src.size(); ++i) {
@@ -101,7 +102,8 @@ TEST(ProgressiveTest, MovesAreCountedAndNoTokenIsLowered) {
   const std::vector<Tier> to = {Tier::kInt8, Tier::kFp16, Tier::kFp16, Tier::kFp16, Tier::kDropped, Tier::kInt8};
   EXPECT_EQ(CountMoves(from, to).value(), (TierMoves{1, 1, 1}));
   EXPECT_EQ(CountMoves(from, from).value(), TierMoves{});
-  for (const auto& [index, tier] : {std::pair(2, Tier::kInt4), std::pair(3, Tier::kDropped), std::pair(4, Tier::kInt4)}) {
+  for (const auto& [index, tier] :
+       {std::pair(2, Tier::kInt4), std::pair(3, Tier::kDropped), std::pair(4, Tier::kInt4)}) {
     std::vector<Tier> wrong = to;
     wrong[index] = tier;
     const Result<TierMoves> moves = CountMoves(from, wrong);

@@ -166,8 +166,8 @@ std::vector<double> WeightsRef(const AttendQueries& queries, uint32_t row, const
     std::vector<float> key(layout.head_dim);
     codec::DecodeRow(layout.codec, layout.head_dim, codes.data(), scale, zero, key);
     if (slice.segment.key_mean != nullptr) {
-      codec::RestoreRow(key, std::span(slice.segment.key_mean, key.size()), std::span(slice.segment.key_scale, key.size()),
-                        key);
+      codec::RestoreRow(key, std::span(slice.segment.key_mean, key.size()),
+                        std::span(slice.segment.key_scale, key.size()), key);
     }
     double logit = 0;
     for (uint32_t c = 0; c < layout.head_dim; ++c) {

@@ -28,9 +28,8 @@ Sent Send(double target, double bytes_per_second, uint32_t layers, double second
   for (uint32_t layer = 0; layer < layers; ++layer) {
     now += seconds_a_layer;
     const double behind = std::max(0.0, sent.seconds - now) * bytes_per_second;
-    const LinkState link{target - now,    bytes_per_second, static_cast<uint64_t>(behind),
-                         layers - layer,  seconds_a_layer,  kSmallest,
-                         (layers - layer) * kSmallest};
+    const LinkState link{target - now,    bytes_per_second, static_cast<uint64_t>(behind), layers - layer,
+                         seconds_a_layer, kSmallest,        (layers - layer) * kSmallest};
     sent.budgets.push_back(BudgetFor(link));
     sent.seconds = std::max(sent.seconds, now) + static_cast<double>(BytesAt(sent.budgets.back())) / bytes_per_second;
   }
@@ -84,8 +83,10 @@ TEST(LinkBudgetTest, MoreTimeALargerBudgetMoreQueuedASmallerOne) {
   std::uniform_real_distribution<double> unit(0, 1);
   for (int i = 0; i < 10'000; ++i) {
     const auto layers = 1 + static_cast<uint32_t>(random() % 30);
-    const LinkState link{unit(random) * 10 - 1, std::pow(10.0, 1 + 4 * unit(random)), random() % 20'000, layers,
-                         unit(random) * 0.2,    kSmallest,                            layers * kSmallest};
+    const LinkState link{unit(random) * 10 - 1, std::pow(10.0, 1 + 4 * unit(random)),
+                         random() % 20'000,     layers,
+                         unit(random) * 0.2,    kSmallest,
+                         layers * kSmallest};
     const double budget = BudgetFor(link);
     EXPECT_GE(budget, 0.25);
     EXPECT_LE(budget, 1.0);

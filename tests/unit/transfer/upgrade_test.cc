@@ -121,9 +121,11 @@ TEST_P(UpgradeTransferTest, WhatWasAskedForComesAndIsWhatWasSent) {
 TEST_P(UpgradeTransferTest, WhatWasNotAskedForEndsTheAnswer) {
   codec::UpgradeLayout other = kLayout;
   other.moves = {kTokens - 1, 0, 0};
-  for (const auto& wrong : std::vector<std::function<Buffer()>>{
-           [] { return UpgradeOf(1); }, [&] { return UpgradeOf(0, other); },
-           [] { return wire::EncodeDone(kSession, {1, 1}).value(); }}) {
+  for (const auto& wrong :
+       std::vector<std::function<Buffer()>>{[] { return UpgradeOf(1); }, [&] { return UpgradeOf(0, other); },
+                                            [] {
+                                              return wire::EncodeDone(kSession, {1, 1}).value();
+                                            }}) {
     test::EndpointPair pair = test::Connect(GetParam());
     Status served;
     std::thread taker([&] { served = Serve(*pair.first, [&](const wire::UpgradeRequest&) { return wrong(); }); });
@@ -138,7 +140,8 @@ TEST_P(UpgradeTransferTest, WhatWasNotAskedForEndsTheAnswer) {
 TEST_P(UpgradeTransferTest, WithoutAnOfferARequestEndsTheAnswer) {
   Status served;
   std::thread taker([&] {
-    served = Serve(*pair_.first, [](const wire::UpgradeRequest& request) { return UpgradeOf(request.layer); }, false);
+    served = Serve(
+        *pair_.first, [](const wire::UpgradeRequest& request) { return UpgradeOf(request.layer); }, false);
   });
   AnswerGiver giver(pair_.second.get(), kTimeouts);
   ASSERT_TRUE(giver.TakeRequest().ok());

@@ -92,7 +92,7 @@ TEST(FrameTest, ARequestOfAnotherProtocolIsNamed) {
 
 TEST(FrameTest, ExaminationNamesEveryFault) {
   std::vector<std::byte> bytes = Patched<uint32_t>(8, 1, false);  // flags
-  bytes[12] = std::byte{5};                                         // the layer of a done frame
+  bytes[12] = std::byte{5};                                       // the layer of a done frame
   const FrameExamination found = ExamineFrame(bytes);
   ASSERT_EQ(found.faults.size(), 3U);
   EXPECT_EQ(found.faults[0].code(), StatusCode::kCorruption);

@@ -73,8 +73,8 @@ std::vector<Refusal> Refusals() {
 
 // A sealed upgrade or request whose prefix says something else.
 Status DecodedStatus(FrameType type, const codec::UpgradeLayout& layout) {
-  const Buffer frame = type == FrameType::kUpgrade ? UpgradeOf(kLayout)
-                                                   : EncodeUpgradeRequest(7, {3, kLayout, kIds}).value();
+  const Buffer frame =
+      type == FrameType::kUpgrade ? UpgradeOf(kLayout) : EncodeUpgradeRequest(7, {3, kLayout, kIds}).value();
   std::vector<std::byte> bytes(frame.bytes().begin(), frame.bytes().end());
   const auto put = [&](size_t offset, auto value) { std::memcpy(bytes.data() + offset, &value, sizeof value); };
   put(40, static_cast<uint16_t>(layout.shape.head_dim));
@@ -94,9 +94,9 @@ TEST(UpgradeTest, FieldsBeyondTheirLimitsAreNamed) {
   for (const Refusal& refusal : Refusals()) {
     codec::UpgradeLayout layout = kLayout;
     refusal.change(layout);
-    for (const Status& status : {UpgradeFrame::Allocate(7, 3, layout).status(),
-                                 DecodedStatus(FrameType::kUpgrade, layout),
-                                 DecodedStatus(FrameType::kUpgradeRequest, layout)}) {
+    for (const Status& status :
+         {UpgradeFrame::Allocate(7, 3, layout).status(), DecodedStatus(FrameType::kUpgrade, layout),
+          DecodedStatus(FrameType::kUpgradeRequest, layout)}) {
       if (status.code() == StatusCode::kOutOfRange && refusal.code == StatusCode::kCapacityExceeded) {
         continue;  // the ids of a request alone fit: only its payload is too short
       }

@@ -16,8 +16,8 @@ TEST(CheckAttention, EveryPrecisionOfEveryInstructionSetPasses) {
   ThreadPool pool(2);
   for (const kernels::Isa isa : kernels::AvailableIsas()) {
     AttendJob job(isa, kShape, kQueryHeads, &pool);
-    for (const char* word : {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off", "spectrum:b=0.4", "spectrum:b=0.7,eq=off",
-                             "sws:0.5"}) {
+    for (const char* word :
+         {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off", "spectrum:b=0.4", "spectrum:b=0.7,eq=off", "sws:0.5"}) {
       const Status status = CheckAttention(kShape, Parse(word), isa, job, &pool);
       EXPECT_TRUE(status.ok()) << kernels::IsaName(isa) << ": " << status.message();
     }
