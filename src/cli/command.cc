@@ -51,9 +51,9 @@ std::string PathOf(const CLI::App& app) {
   return parent == nullptr ? app.get_name() : PathOf(*parent) + " " + app.get_name();
 }
 
-// The parser only says that a sub-command is missing.
+// Of a missing sub-command the parser says no more than that.
 std::string MessageOf(const CLI::ParseError& error, const CLI::App& app) {
-  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr) {
+  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr || NamesOf(app).empty()) {
     return error.what();
   }
   const std::vector<std::string> words = app.remaining();

@@ -472,6 +472,9 @@ class ContractTest(unittest.TestCase):
         alone = self.run_kvant("inspect", str(GOLDEN / "hello_tiers.bin")).stdout.decode()
         self.assertRegex(alone, r"content.prompt_tokens +1000\n")
 
+    def test_inspect_without_a_file_says_so(self):
+        self.refused(["inspect"], 2, "files is required")
+
     def test_inspect_names_every_error_and_fails(self):
         sound = (GOLDEN / "layer_tiers.bin").read_bytes()
         flipped = bytearray(sound)
