@@ -27,12 +27,32 @@ Status Refiner::Observe(const cache::Sequence& sequence, const AttentionMass& ma
   return asked;
 }
 
-Status Refiner::Ask(const cache::Sequence& sequence) {
+Status Refiner::CheckOffer(const cache::Sequence& sequence) const {
+  if (!giver_->offer()) {
+    return OkStatus();
+  }
+  if (!sequence.precision().is_progressive()) {
+    return {StatusCode::kCorruption, "upgrades are offered of a prompt that is not in the progressive code"};
+  }
   const std::vector<codec::TierCounts>& layers = giver_->offer()->layers;
   if (layers.size() != sequence.shape().num_layers) {
     return {StatusCode::kCorruption, "upgrades of " + std::to_string(layers.size()) + " layers are offered where " +
                                          std::to_string(sequence.shape().num_layers) + " were sent"};
   }
+  for (uint32_t layer = 0; layer < layers.size(); ++layer) {
+    const cache::LayerCache& cache = sequence.layer(layer);
+    const uint32_t sent = cache.split().num_encoded - cache.num_skipped();
+    if (layers[layer].total() != sent) {
+      return {StatusCode::kCorruption, "upgrades of " + std::to_string(layers[layer].total()) +
+                                           " tokens are offered where layer " + std::to_string(layer) + " has " +
+                                           std::to_string(sent)};
+    }
+  }
+  return OkStatus();
+}
+
+Status Refiner::Ask(const cache::Sequence& sequence) {
+  const std::vector<codec::TierCounts>& layers = giver_->offer()->layers;
   for (uint32_t layer = 0; layer < layers.size(); ++layer) {
     KVANT_RETURN_IF_ERROR(AskLayer(sequence, layer, layers[layer]));
   }
@@ -42,17 +62,14 @@ Status Refiner::Ask(const cache::Sequence& sequence) {
 Status Refiner::AskLayer(const cache::Sequence& sequence, uint32_t layer, const codec::TierCounts& target) {
   const cache::LayerCache& cache = sequence.layer(layer);
   const uint32_t num_tokens = target.total();
-  const codec::TokenSplit split = cache.split();
-  if (num_tokens == 0 || num_tokens > split.num_encoded - cache.num_skipped()) {
-    return num_tokens == 0 ? OkStatus()
-                           : Status(StatusCode::kCorruption,
-                                    "upgrades of more tokens than layer " + std::to_string(layer) + " has");
+  if (num_tokens == 0) {
+    return OkStatus();
   }
   const codec::TierMap from = cache.EncodedTiers(num_tokens);
   wire::UpgradeRequest request{layer, {sequence.shape(), num_tokens, {}}, {}};
   for (uint32_t kv_head = 0; kv_head < sequence.shape().num_kv_heads; ++kv_head) {
     const std::span<const float> mass =
-        std::span(mass_[layer][kv_head]).subspan(split.num_sinks + cache.num_skipped(), num_tokens);
+        std::span(mass_[layer][kv_head]).subspan(cache.split().num_sinks + cache.num_skipped(), num_tokens);
     const std::vector<codec::Tier> raised = policy::RaiseTo(target, from.OfHead(kv_head), mass);
     KVANT_ASSIGN_OR_RETURN(request.layout.moves, codec::CountMoves(from.OfHead(kv_head), raised));
     request.ids.insert(request.ids.end(), raised.begin(), raised.end());

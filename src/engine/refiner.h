@@ -14,6 +14,10 @@ class Refiner {
   /// Without an offer it does nothing. `giver` outlives it.
   explicit Refiner(transfer::AnswerGiver* giver) : giver_(giver) {}
 
+  /// Whether what is offered can be of this sequence, as it was received; before the first step.
+  /// Errors  kCorruption
+  Status CheckOffer(const cache::Sequence& sequence) const;
+
   /// Whether the coming step's attention is to be measured, and told.
   bool wants_mass() const { return giver_->offer().has_value() && observed_steps_ < kObservedSteps; }
   Status Observe(const cache::Sequence& sequence, const AttentionMass& mass);

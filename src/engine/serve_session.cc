@@ -86,6 +86,7 @@ class Decoding {
     DescribeReceived(received.sequence, &report);
     report_ = &report;
     Refiner refiner(giver_);
+    KVANT_RETURN_IF_ERROR(refiner.CheckOffer(received.sequence));
     Answer answer(engine_, tokenizer_, sampler.get(), &options, &callbacks, &refiner);
     const Status decoded = answer.Run(received.sequence, received.finish.first_token, request.max_tokens, &report);
     KVANT_RETURN_IF_ERROR(peer_);

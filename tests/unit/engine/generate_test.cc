@@ -6,7 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <thread>
 
+#include "kvant/engine/remote.h"
+#include "kvant/transport/loopback.h"
+#include "kvant/transport/tap.h"
+#include "kvant/wire/upgrade.h"
 #include "support/engine_fixture.h"
 #include "support/gguf_fixture.h"
 #include "support/temp_dir.h"
@@ -237,6 +242,56 @@ TEST_F(GenerateTest, APromptIsRefinedWhileItsAnswerIsDecoded) {
   const double planes = token_bytes * (0.5 * tokens + (tokens - refined->tiers.int8));
   EXPECT_GT(static_cast<double>(refined->upgrade_bytes), planes);
   EXPECT_LT(static_cast<double>(refined->upgrade_bytes), 1.03 * planes);
+}
+
+// Whatever is offered, by whom: it is held against what was sent, and the worker lives.
+TEST_F(GenerateTest, AnOfferThatIsNotOfThePromptIsRefused) {
+  const auto count = static_cast<uint32_t>(prompt_.size());
+  const uint32_t layers = decode_->model->params().num_layers;
+  struct Case {
+    const char* word;
+    wire::UpgradeOffer offer;
+    const char* named;
+  };
+  const std::vector<Case> cases = {
+      {"int8,sinks=0", {std::vector<codec::TierCounts>(layers, {0, count, 0, 0})}, "not in the progressive code"},
+      {"fp16", {std::vector<codec::TierCounts>(layers, {count, 0, 0, 0})}, "not in the progressive code"},
+      {"pairs:2.0", {std::vector<codec::TierCounts>(layers, {0, 0, 0, 0})}, "not in the progressive code"},
+      {"progressive:b=0.3,sinks=0", {{{0, count, 0, 0}}}, "upgrades of 1 layers"},
+      {"progressive:b=0.3,sinks=0",
+       {std::vector<codec::TierCounts>(layers, {0, count + 1, 0, 0})},
+       "tokens are offered"}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.named);
+    const transport::LoopbackPair pair = transport::MakeLoopback({}).value();
+    cache::MemoryAccount account;
+    Status served;
+    std::thread worker([&] {
+      served = engine::ServeSession(*decode_->engine, *tokenizer_, *pair.second,
+                                    {.max_context_tokens = 2000, .account = &account})
+                   .status();
+    });
+    // The offer goes before the request.
+    transport::TapEndpoint tapped(pair.first.get(), [&](std::span<const std::byte> message) {
+      const auto frame = wire::OpenFrame(message);
+      if (frame.ok() && frame->header.type == wire::FrameType::kAnswerRequest) {
+        const auto deadline = transport::After(std::chrono::seconds(5));
+        return pair.first->Post(wire::EncodeUpgradeOffer(frame->header.session, c.offer).value(), deadline).status();
+      }
+      return OkStatus();
+    });
+    engine::GenerateOptions options;
+    options.max_tokens = 12;
+    options.ignore_eos = true;
+    const auto report = engine::GenerateRemote(*prefill_->engine, *tokenizer_, prompt_, tapped,
+                                               {.wire = *codec::ParsePrecision(c.word)}, options, {});
+    pair.first->Close();
+    worker.join();
+    EXPECT_FALSE(report.ok());
+    EXPECT_EQ(served.code(), StatusCode::kCorruption) << served.message();
+    EXPECT_NE(served.message().find(c.named), std::string::npos) << served.message();
+    EXPECT_EQ(account.in_use_bytes(), 0U);
+  }
 }
 
 // Without a decode side that has asked yet, and with one token too little to ask.
