@@ -1,9 +1,9 @@
 #include "kvant/policy/raise.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kvant/base/check.h"
+#include "kvant/policy/assign.h"
 
 namespace kvant::policy {
 namespace {
@@ -26,9 +26,7 @@ uint32_t Missing(uint32_t target, uint32_t present) { return target - std::min(t
 
 std::vector<Tier> RaiseTo(const codec::TierCounts& target, std::span<const Tier> ids, std::span<const float> mass) {
   KVANT_CHECK(ids.size() == mass.size(), "a mass a token");
-  std::vector<uint32_t> ranking(ids.size());
-  std::iota(ranking.begin(), ranking.end(), 0U);
-  std::stable_sort(ranking.begin(), ranking.end(), [&](uint32_t a, uint32_t b) { return mass[a] > mass[b]; });
+  const std::vector<uint32_t> ranking = RankByImportance(mass);
   std::vector<Tier> raised(ids.begin(), ids.end());
   const codec::TierCounts before = codec::CountTiers(ids);
   const uint32_t to_fp16 = Missing(target.fp16, before.fp16);
