@@ -62,8 +62,8 @@ uint32_t LayerCache::num_unreachable_residual() const {
 }
 
 uint32_t LayerCache::num_skipped_due(codec::PromptTail tail) const {
-  const uint32_t skipped = num_encoded() > 0 ? 0 : std::min(num_due(tail), num_unreachable_residual());
-  return precision_.pairs ? skipped / precision_.pairs->page_tokens * precision_.pairs->page_tokens : skipped;
+  return num_encoded() > 0 ? 0
+                           : num_due(tail) - codec::SplitPrompt(precision_, num_tokens(), tail, window_).num_encoded;
 }
 
 // Of what is in reach, or of the last tokens where that is too little.
@@ -199,10 +199,10 @@ void LayerCache::AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_he
 
 // Of a spectrum they are dropped, else they keep slots.
 Status LayerCache::SkipEncoded(uint32_t count) {
-  if (count > 0 && !precision_.spectrum) {
-    KVANT_RETURN_IF_ERROR(run(codec::TierOf(precision_.codec)).Skip(count));
-  } else {
+  if (precision_.spectrum) {
     num_dropped_ += count;
+  } else if (count > 0) {
+    KVANT_RETURN_IF_ERROR((precision_.pairs ? pages_ : run(codec::TierOf(precision_.codec))).Skip(count));
   }
   num_skipped_ += count;
   return OkStatus();

@@ -30,18 +30,7 @@ void LayerCache::ExportBlock(std::span<std::byte> block, ThreadPool* pool) const
   const codec::LayerBlockLayout layout = block_layout();
   KVANT_CHECK(block.size() == layout.total_bytes(), "a block is sized by its layout");
   std::fill(block.begin(), block.end(), std::byte{0});  // what is out of reach has nothing else
-  if (layout.tiers) {
-    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped};
-    std::memcpy(block.data(), counts, layout.counts_bytes());
-  }
-  if (layout.pairs) {
-    WritePairHeader(block);
-  }
-  if (equalization_) {
-    const std::span<std::byte> section = block.subspan(layout.counts_bytes(), layout.map_bytes());
-    std::memcpy(section.data(), equalization_->mean.data(), section.size() / 2);
-    std::memcpy(section.data() + section.size() / 2, equalization_->scale.data(), section.size() / 2);
-  }
+  WriteBeforeHeads(layout, equalization_ ? &*equalization_ : nullptr, block);
   ForEachHead(pool, [&](uint32_t kv_head) { ExportHead(layout, kv_head, block); });
 }
 
@@ -60,8 +49,8 @@ void LayerCache::ExportHead(const codec::LayerBlockLayout& layout, uint32_t kv_h
   }
   for (const codec::Tier tier : codec::kStoredTiers) {
     const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
-    ExportRun(run(tier), kv_head, RowsOf(to.key_codes, to.key_scales, to.key_zeros),
-              RowsOf(to.value_codes, to.value_scales, to.value_zeros));
+    LoadRows(run(tier), kv_head, RowsOf(to.key_codes, to.key_scales, to.key_zeros),
+             RowsOf(to.value_codes, to.value_scales, to.value_zeros));
   }
   const size_t page_bytes = layout.pairs ? layout.pairs->page_bytes() : 0;
   const uint32_t num_pages = layout.pairs ? pages_.num_tokens() / layout.pairs->format.page_tokens : 0;
@@ -72,8 +61,8 @@ void LayerCache::ExportHead(const codec::LayerBlockLayout& layout, uint32_t kv_h
           As<Half>(head.tail_values).data());
 }
 
-void LayerCache::ExportRun(const PageRun& run, uint32_t kv_head, const codec::TokenRows& keys,
-                           const codec::TokenRows& values) const {
+void LayerCache::LoadRows(const PageRun& run, uint32_t kv_head, const codec::TokenRows& keys,
+                          const codec::TokenRows& values) const {
   const size_t row_bytes = codec::RowCodeBytes(run.layout().codec, shape_.head_dim);
   const uint32_t first = std::min(run.num_released(), run.num_tokens());
   ForEachPiece(run.layout().capacity, first, run.num_tokens() - first,

@@ -130,6 +130,17 @@ void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std
               "the layout was planned for this layer");
   KVANT_CHECK(layout.pairs || layout.counts().total() == layout.split.num_encoded,
               "the layout was planned with these tiers");
+  std::optional<codec::Equalization> measured;
+  if (layout.equalized) {
+    measured = MeasureEqualization(pool);
+  }
+  const codec::Equalization* map = measured ? &*measured : nullptr;
+  WriteBeforeHeads(layout, map, block);
+  ForEachHead(pool, [&](uint32_t kv_head) { WriteHead(layout, map, tiers, kv_head, block); });
+}
+
+void LayerCache::WriteBeforeHeads(const codec::LayerBlockLayout& layout, const codec::Equalization* map,
+                                  std::span<std::byte> block) const {
   if (layout.tiers) {
     const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped};
     std::memcpy(block.data(), counts, layout.counts_bytes());
@@ -137,14 +148,11 @@ void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std
   if (layout.pairs) {
     WritePairHeader(block);
   }
-  std::optional<codec::Equalization> map;
-  if (layout.equalized) {
-    map = MeasureEqualization(pool);
+  if (map != nullptr) {
     const std::span<std::byte> section = block.subspan(layout.counts_bytes(), layout.map_bytes());
     std::memcpy(section.data(), map->mean.data(), section.size() / 2);
     std::memcpy(section.data() + section.size() / 2, map->scale.data(), section.size() / 2);
   }
-  ForEachHead(pool, [&](uint32_t kv_head) { WriteHead(layout, map ? &*map : nullptr, tiers, kv_head, block); });
 }
 
 void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map,
@@ -221,15 +229,8 @@ Status LayerCache::ReserveSlots(const codec::LayerBlockLayout& layout) {
     }
   }
   KVANT_RETURN_IF_ERROR(sinks_.Extend(whole.num_sinks));
-  const uint32_t skipped = whole.num_encoded - layout.split.num_encoded;
-  if (layout.pairs) {
-    KVANT_RETURN_IF_ERROR(pages_.Skip(skipped));
-    KVANT_RETURN_IF_ERROR(pages_.Extend(layout.split.num_encoded));
-    num_skipped_ += skipped;
-  } else {
-    KVANT_RETURN_IF_ERROR(SkipEncoded(skipped));
-    KVANT_RETURN_IF_ERROR(ExtendTiers(layout.counts()));
-  }
+  KVANT_RETURN_IF_ERROR(SkipEncoded(whole.num_encoded - layout.split.num_encoded));
+  KVANT_RETURN_IF_ERROR(layout.pairs ? pages_.Extend(layout.split.num_encoded) : ExtendTiers(layout.counts()));
   KVANT_RETURN_IF_ERROR(residual_.Skip(whole.num_tail - layout.split.num_tail));
   return residual_.Extend(layout.split.num_tail);
 }

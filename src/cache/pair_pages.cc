@@ -67,10 +67,7 @@ void LayerCache::PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte>
 Status LayerCache::MoveToPages(uint32_t skipped, uint32_t count, ThreadPool* pool) {
   KVANT_CHECK(!plans_.empty(), "maps are made of the prompt, before its end");
   const uint32_t tokens = pair_format_->format.page_tokens;
-  if (skipped > 0) {
-    KVANT_RETURN_IF_ERROR(pages_.Skip(skipped));
-  }
-  num_skipped_ += skipped;
+  KVANT_RETURN_IF_ERROR(SkipEncoded(skipped));
   const uint32_t first_page = pages_.num_tokens() / tokens;
   KVANT_RETURN_IF_ERROR(pages_.Extend(count - skipped));
   ForEachHead(pool, [&](uint32_t kv_head) {

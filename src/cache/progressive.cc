@@ -35,7 +35,7 @@ struct RowList {
       zeros.push_back(from.zeros[row]);
     }
   }
-  codec::ConstTokenRows rows() const { return {codes, scales, zeros}; }
+  codec::TokenRows rows() { return {codes, scales, zeros}; }
 
   std::vector<uint8_t> codes;
   std::vector<Half> scales;
@@ -89,31 +89,33 @@ void Raise(uint32_t head_dim, Tier from, Tier to, const RowList& source, uint32_
   out.codes.insert(out.codes.end(), bytes, bytes + head_dim * sizeof(Half));
 }
 
-// All rows of a run; of released pages nothing is left, zeros stand for them.
-void LoadRows(const kernels::RowKernels& kernels, const PageRun& run, uint32_t kv_head, const codec::RowFormat& format,
-              RowList& keys, RowList& values) {
-  keys.Resize(format, run.num_tokens());
-  values.Resize(format, run.num_tokens());
-  const uint32_t released = std::min(run.num_released(), run.num_tokens());
-  ForEachPiece(run.layout().capacity, released, run.num_tokens() - released,
-               [&](uint32_t page, uint32_t slot, uint32_t n, uint32_t offset) {
-                 const auto part = [&](RowList& list) {
-                   const uint32_t first = released + offset;
-                   const auto params = [&](std::vector<Half>& all) {
-                     return all.empty() ? std::span<Half>() : std::span(all).subspan(first, n);
-                   };
-                   const size_t code_bytes = format.code_bytes;
-                   return codec::TokenRows{std::span(list.codes).subspan(first * code_bytes, n * code_bytes),
-                                           params(list.scales), params(list.zeros)};
-                 };
-                 kernels.load(run.layout(), run.record(page, kv_head), slot, n, part(keys), part(values));
-               });
-}
+// Puts the missing planes of rows one after the other.
+class PlaneWriter {
+ public:
+  PlaneWriter(const kernels::RowKernels& rows, uint32_t head_dim, std::byte* middle, std::byte* rest)
+      : rows_(rows), head_dim_(head_dim), middle_(middle), rest_(rest) {}
 
-void CopyAt(std::span<const uint8_t> from, std::byte*& to) {
-  std::memcpy(to, from.data(), from.size());
-  to += from.size();
-}
+  void Write(const Half* row, Tier from, Tier to) {
+    const std::span<uint8_t> codes = std::span(codes_).first(head_dim_);
+    rows_.encode(TokenCodec::kInt8, head_dim_, row, head_dim_, 1, {codes, std::span(&scale_, 1), {}});
+    if (from == Tier::kInt4) {
+      codec::MiddlePlane(head_dim_, codes.data(), 1, reinterpret_cast<uint8_t*>(middle_));
+      middle_ += codec::RowCodeBytes(TokenCodec::kInt4, head_dim_);
+    }
+    if (to == Tier::kFp16) {
+      codec::EncodeRest(head_dim_, row, 1, {codes, std::span(&scale_, 1), {}}, reinterpret_cast<uint8_t*>(rest_));
+      rest_ += head_dim_;
+    }
+  }
+
+ private:
+  const kernels::RowKernels& rows_;
+  const uint32_t head_dim_;
+  std::byte* middle_;
+  std::byte* rest_;
+  std::array<uint8_t, codec::kMaxHeadDim> codes_{};
+  Half scale_;
+};
 
 }  // namespace
 
@@ -176,44 +178,28 @@ void LayerCache::WriteUpgrade(const codec::UpgradeLayout& layout, const codec::T
   KVANT_CHECK(num_encoded() == 0 && first + layout.num_tokens <= residual_.num_tokens(), "the layer is still exact");
   const codec::Equalization map = MeasureEqualization(pool);
   const uint32_t head_dim = shape_.head_dim;
-  const size_t middle_row = codec::RowCodeBytes(TokenCodec::kInt4, head_dim);
   ForEachHead(pool, [&](uint32_t kv_head) {
     const codec::UpgradeHead<std::byte> head = codec::HeadOf(layout, block, kv_head);
     const std::span<const Tier> ids = to.OfHead(kv_head);
     const Result<codec::TierMoves> moves = codec::CountMoves(from.OfHead(kv_head), ids);
     KVANT_CHECK(moves.ok() && *moves == layout.moves, "every head raises as many tokens as the layout says");
     codec::PackTierIds(ids, head.tier_ids);
-    std::byte* key_middle = head.key_middles.data();
-    std::byte* value_middle = head.value_middles.data();
-    std::byte* key_rest = head.key_rests.data();
-    std::byte* value_rest = head.value_rests.data();
+    PlaneWriter key_writer(*rows_, head_dim, head.key_middles.data(), head.key_rests.data());
+    PlaneWriter value_writer(*rows_, head_dim, head.value_middles.data(), head.value_rests.data());
     std::vector<Half> keys(size_t{kBatchTokens} * head_dim);
     std::vector<Half> values(keys.size());
-    Planes planes{std::vector<uint8_t>(keys.size()), std::vector<uint8_t>(keys.size())};
-    std::vector<uint8_t> middles(kBatchTokens * middle_row);
-    std::vector<Half> scales(kBatchTokens);
     for (uint32_t done = 0; done < layout.num_tokens; done += kBatchTokens) {
       const uint32_t batch = std::min(kBatchTokens, layout.num_tokens - done);
-      const auto write = [&](const Half* rows, std::byte*& middle, std::byte*& rest) {
-        rows_->encode(TokenCodec::kInt8, head_dim, rows, head_dim, batch,
-                      {std::span(planes.codes).first(batch * head_dim), std::span(scales).first(batch), {}});
-        codec::MiddlePlane(head_dim, planes.codes.data(), batch, middles.data());
-        codec::EncodeRest(head_dim, rows, batch, {planes.codes, scales, {}}, planes.rest.data());
-        for (uint32_t i = 0; i < batch; ++i) {
-          const Tier was = from.OfHead(kv_head)[done + i];
-          if (ids[done + i] != was && was == Tier::kInt4) {
-            CopyAt(std::span(middles).subspan(i * middle_row, middle_row), middle);
-          }
-          if (ids[done + i] != was && ids[done + i] == Tier::kFp16) {
-            CopyAt(std::span(planes.rest).subspan(size_t{i} * head_dim, head_dim), rest);
-          }
-        }
-      };
       LoadRun(residual_, kv_head, first + done, batch, keys.data(), values.data());
       kernels::EqualizeKernelsOf(isa_).equalize(head_dim, map.MeanOf(kv_head).data(), map.ScaleOf(kv_head).data(),
                                                 keys.data(), batch);
-      write(keys.data(), key_middle, key_rest);
-      write(values.data(), value_middle, value_rest);
+      for (uint32_t i = 0; i < batch; ++i) {
+        const Tier was = from.OfHead(kv_head)[done + i];
+        if (ids[done + i] != was) {
+          key_writer.Write(&keys[size_t{i} * head_dim], was, ids[done + i]);
+          value_writer.Write(&values[size_t{i} * head_dim], was, ids[done + i]);
+        }
+      }
     }
   });
 }
@@ -244,20 +230,20 @@ struct LayerCache::RaisedHead {
   std::array<std::vector<int32_t>, codec::kNumStoredTiers> positions;
 };
 
-void LayerCache::RaiseHead(const codec::UpgradeLayout& layout, std::span<const std::byte> block,
-                           std::span<const Tier> from, std::span<const Tier> to, uint32_t kv_head,
-                           RaisedHead* raised) const {
+void LayerCache::RaiseHead(const codec::UpgradeHead<const std::byte>& planes, std::span<const Tier> from,
+                           std::span<const Tier> to, uint32_t kv_head, RaisedHead* raised) const {
   std::array<RowList, codec::kNumStoredTiers> keys;
   std::array<RowList, codec::kNumStoredTiers> values;
   std::array<codec::RowFormat, codec::kNumStoredTiers> formats;
   for (const Tier tier : codec::kStoredTiers) {
     const auto index = static_cast<size_t>(tier);
     formats[index] = codec::FormatOf(run(tier).layout().codec, shape_.head_dim);
-    LoadRows(*rows_, run(tier), kv_head, formats[index], keys[index], values[index]);
+    keys[index].Resize(formats[index], run(tier).num_tokens());
+    values[index].Resize(formats[index], run(tier).num_tokens());
+    LoadRows(run(tier), kv_head, keys[index].rows(), values[index].rows());
   }
-  const codec::UpgradeHead<const std::byte> head = codec::HeadOf(layout, block, kv_head);
-  PlaneCursor key_planes{head.key_middles.data(), head.key_rests.data()};
-  PlaneCursor value_planes{head.value_middles.data(), head.value_rests.data()};
+  PlaneCursor key_planes{planes.key_middles.data(), planes.key_rests.data()};
+  PlaneCursor value_planes{planes.value_middles.data(), planes.value_rests.data()};
   std::array<uint32_t, codec::kNumStoredTiers> next{};
   const auto keep = [&](Tier tier) {
     const auto index = static_cast<size_t>(tier);
@@ -265,7 +251,7 @@ void LayerCache::RaiseHead(const codec::UpgradeLayout& layout, std::span<const s
     raised->values[index].Append(formats[index], values[index], next[index]);
     raised->positions[index].push_back(positions_[index][kv_head][next[index]++]);
   };
-  for (uint32_t t = 0; t < layout.num_tokens; ++t) {
+  for (uint32_t t = 0; t < from.size(); ++t) {
     if (from[t] == Tier::kDropped) {
       continue;
     }
@@ -294,20 +280,19 @@ Status LayerCache::AdoptUpgrade(const codec::UpgradeLayout& layout, std::span<co
     return {StatusCode::kMismatch, "an upgrade of another shape, or of a layer without progressive tiers"};
   }
   const codec::TierMap from = EncodedTiers(layout.num_tokens);
-  codec::TierMap to{{}, std::vector<Tier>(from.ids.size())};
+  codec::TierMap to = from;
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
     const std::span<Tier> ids = std::span(to.ids).subspan(size_t{kv_head} * layout.num_tokens, layout.num_tokens);
     if (!codec::UnpackTierIds(codec::HeadOf(layout, block, kv_head).tier_ids, ids)) {
       return {StatusCode::kCorruption, "bits beyond the last tier id of KV head " + std::to_string(kv_head)};
     }
-    const Result<codec::TierMoves> moves =
-        codec::CountMoves(std::span(from.ids).subspan(size_t{kv_head} * layout.num_tokens, layout.num_tokens), ids);
+    const Result<codec::TierMoves> moves = codec::CountMoves(from.OfHead(kv_head), ids);
     if (!moves.ok() || *moves != layout.moves) {
       return {StatusCode::kCorruption,
               "the tiers of KV head " + std::to_string(kv_head) + " are not raised as announced"};
     }
-    to.counts = codec::CountTiers(ids);
   }
+  to.counts = codec::CountTiers(to.OfHead(0));
   std::array<PageRun, codec::kNumStoredTiers> runs = MakeTierRuns(shape_, precision_, account_);
   for (const Tier tier : codec::kStoredTiers) {
     const uint32_t count = run(tier).num_tokens() + to.counts.of(tier) - from.counts.of(tier);
@@ -315,11 +300,10 @@ Status LayerCache::AdoptUpgrade(const codec::UpgradeLayout& layout, std::span<co
   }
   ForEachHead(pool, [&](uint32_t kv_head) {
     RaisedHead raised;
-    const size_t first = size_t{kv_head} * layout.num_tokens;
-    RaiseHead(layout, block, std::span(from.ids).subspan(first, layout.num_tokens),
-              std::span(to.ids).subspan(first, layout.num_tokens), kv_head, &raised);
+    RaiseHead(codec::HeadOf(layout, block, kv_head), from.OfHead(kv_head), to.OfHead(kv_head), kv_head, &raised);
     for (size_t tier = 0; tier < codec::kNumStoredTiers; ++tier) {
-      StoreRows(runs[tier], kv_head, 0, runs[tier].num_tokens(), raised.keys[tier].rows(), raised.values[tier].rows());
+      StoreRows(runs[tier], kv_head, 0, runs[tier].num_tokens(), Const(raised.keys[tier].rows()),
+                Const(raised.values[tier].rows()));
       positions_[tier][kv_head] = std::move(raised.positions[tier]);
     }
   });

@@ -184,8 +184,12 @@ class LayerCache {
   void StoreTier(codec::Tier tier, uint32_t kv_head, uint32_t first, uint32_t count, const codec::ConstTokenRows& keys,
                  const codec::ConstTokenRows& values);
   void ExportHead(const codec::LayerBlockLayout& layout, uint32_t kv_head, std::span<std::byte> block) const;
-  void ExportRun(const PageRun& run, uint32_t kv_head, const codec::TokenRows& keys,
-                 const codec::TokenRows& values) const;
+  /// All encoded rows of a run; what was released stays as it is in `keys` and `values`.
+  void LoadRows(const PageRun& run, uint32_t kv_head, const codec::TokenRows& keys,
+                const codec::TokenRows& values) const;
+  /// Tier counts, pair format and maps, equalization map: what of them the layout has.
+  void WriteBeforeHeads(const codec::LayerBlockLayout& layout, const codec::Equalization* map,
+                        std::span<std::byte> block) const;
   void UsePairMaps(std::vector<codec::WidthMap> maps);
   kernels::AttendSegment PairSegment(uint32_t kv_head) const;
   void PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte> page) const;
@@ -195,9 +199,8 @@ class LayerCache {
   Status AdoptPairHeader(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
   void AdoptPages(uint32_t kv_head, std::span<const std::byte> pages);
   struct RaisedHead;
-  void RaiseHead(const codec::UpgradeLayout& layout, std::span<const std::byte> block,
-                 std::span<const codec::Tier> from, std::span<const codec::Tier> to, uint32_t kv_head,
-                 RaisedHead* raised) const;
+  void RaiseHead(const codec::UpgradeHead<const std::byte>& planes, std::span<const codec::Tier> from,
+                 std::span<const codec::Tier> to, uint32_t kv_head, RaisedHead* raised) const;
   Status ExtendTiers(const codec::TierCounts& counts);
   void AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position, uint32_t count);
   Status MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* pool, const codec::TierMap* tiers);
