@@ -58,7 +58,7 @@ void LayerCache::PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte>
   std::vector<Half> values(keys.size());
   LoadRun(residual_, kv_head, first, tokens, keys.data(), values.data());
   if (pair_format_->rotated_values) {
-    kernels::RotateValueRows(head_dim, values.data(), head_dim, tokens, values.data(), head_dim);
+    kernels::RotateValueRows(isa_, head_dim, values.data(), head_dim, tokens, values.data(), head_dim);
   }
   kernels::PackPairPage(isa_, plans_[kv_head], keys.data(), values.data(), head_dim, page);
 }

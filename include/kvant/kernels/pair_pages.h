@@ -54,8 +54,5 @@ void PackPairPage(Isa isa, const PairPlan& plan, const Half* keys, const Half* v
 /// packed from. The same values on every instruction set. Requires head_dim a multiple of 16 up to 256; src may be dst.
 void RotateValueRows(Isa isa, uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
                      size_t dst_stride);
-/// On the best instruction set there is.
-void RotateValueRows(uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
-                     size_t dst_stride);
 
 }  // namespace kvant::kernels

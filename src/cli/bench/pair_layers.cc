@@ -35,7 +35,7 @@ Result<Pages> PackPages(const std::vector<kernels::PairPlan>& plans, bool rotate
     for (uint32_t i = 0; i < kPagesOfHead; ++i) {
       PairRows rows = RandomPairRows(format.head_dim, format.page_tokens, head * kPagesOfHead + i);
       if (rotated) {
-        kernels::RotateValueRows(format.head_dim, rows.values.data(), format.head_dim, format.page_tokens,
+        kernels::RotateValueRows(isa, format.head_dim, rows.values.data(), format.head_dim, format.page_tokens,
                                  rows.values.data(), format.head_dim);
       }
       std::vector<std::byte> page(plans[head].layout().total_bytes);

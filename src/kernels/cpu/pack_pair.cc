@@ -58,9 +58,4 @@ void RotateValueRows(Isa isa, uint32_t head_dim, const Half* src, size_t src_str
   }
 }
 
-void RotateValueRows(uint32_t head_dim, const Half* src, size_t src_stride, size_t num_rows, Half* dst,
-                     size_t dst_stride) {
-  RotateValueRows(BestIsa(), head_dim, src, src_stride, num_rows, dst, dst_stride);
-}
-
 }  // namespace kvant::kernels

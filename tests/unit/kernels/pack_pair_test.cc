@@ -98,7 +98,7 @@ TEST(RotateValueRows, IsItsOwnInverseAndKeepsLengths) {
     std::vector<Half> rows(5 * head_dim);
     for (Half& x : rows) x = ToHalf(normal(random));
     std::vector<Half> turned(rows.size());
-    RotateValueRows(head_dim, rows.data(), head_dim, 5, turned.data(), head_dim);
+    RotateValueRows(BestIsa(), head_dim, rows.data(), head_dim, 5, turned.data(), head_dim);
     double before = 0;
     double after = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -112,7 +112,7 @@ TEST(RotateValueRows, IsItsOwnInverseAndKeepsLengths) {
     }
     EXPECT_NEAR(after / before, 1.0, 1e-3);
     EXPECT_NE(rows, turned);
-    RotateValueRows(head_dim, turned.data(), head_dim, 5, turned.data(), head_dim);
+    RotateValueRows(BestIsa(), head_dim, turned.data(), head_dim, 5, turned.data(), head_dim);
     for (size_t i = 0; i < rows.size(); ++i) {
       EXPECT_NEAR(ToFloat(turned[i]), ToFloat(rows[i]), 5e-3);
     }
