@@ -34,7 +34,7 @@ uint64_t LeastBytes(const wire::Hello& hello, uint32_t window) {
 Status CheckMemory(const wire::Hello& hello, const ReceiverOptions& options) {
   uint64_t needed = 0;  // below 2^57 within the limits of a hello
   for (uint32_t layer = 0; layer < hello.model.shape.num_layers; ++layer) {
-    needed += LeastBytes(hello, options.windows.empty() ? 0 : options.windows[layer]);
+    needed += LeastBytes(hello, options.WindowOf(layer));
   }
   return options.account->CheckRoom(needed);
 }

@@ -63,7 +63,7 @@ Status Receiver::Session::AdoptLayer(const wire::Hello& hello, uint32_t layer, c
   KVANT_ASSIGN_OR_RETURN(const ReceivedFrame frame,
                          channel.Receive(wire::FrameType::kLayer, MaxFrameBytes(hello), options.timeouts.message));
   KVANT_ASSIGN_OR_RETURN(const wire::LayerView view, wire::DecodeLayer(frame.view));
-  KVANT_RETURN_IF_ERROR(CheckLayer(hello, options.windows.empty() ? 0 : options.windows[layer], layer, view));
+  KVANT_RETURN_IF_ERROR(CheckLayer(hello, options.WindowOf(layer), layer, view));
   channel.report().kv_bytes_fp16 += ExactBytes(view.layout);
   return sequence.layer(layer).AdoptBlock(view.layout, view.block).WithContext("layer " + std::to_string(layer));
 }

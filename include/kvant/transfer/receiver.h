@@ -21,6 +21,7 @@ struct ReceiverOptions {
   std::optional<codec::Precision> precision;  ///< the only one taken; nothing: as received
   uint32_t max_context_tokens = 0;
   std::vector<uint32_t> windows;  ///< of the model's layers, 0: none; empty: none anywhere
+  uint32_t WindowOf(uint32_t layer) const { return windows.empty() ? 0 : windows[layer]; }
   kernels::Isa isa = kernels::Isa::kScalar;
   cache::MemoryAccount* account = nullptr;  ///< of the cache that is built; outlives it
   Timeouts timeouts;
