@@ -38,8 +38,7 @@ Result<Buffer> ColdStore::Answer(uint64_t session, const wire::UpgradeRequest& r
                     where + ": KV head " + std::to_string(kv_head) + " does not move as announced");
     }
   }
-  KVANT_ASSIGN_OR_RETURN(wire::UpgradeFrame frame,
-                         wire::UpgradeFrame::Allocate(session, request.layer, request.layout));
+  KVANT_ASSIGN_OR_RETURN(wire::BlockFrame frame, wire::AllocateUpgrade(session, request.layer, request.layout));
   sequence_.layer(request.layer).WriteUpgrade(request.layout, from, to, frame.block(), pool);
   to.counts = codec::CountTiers(to.OfHead(0));
   from = std::move(to);

@@ -1,5 +1,3 @@
-#include "kvant/engine/session.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +12,7 @@
 
 #include "engine/identity.h"
 #include "kvant/base/check.h"
+#include "kvant/engine/session.h"
 #include "kvant/wire/layer_frame.h"
 #include "kvant/wire/messages.h"
 
@@ -209,8 +208,7 @@ Status SaveSession(const std::string& path, const Engine& engine, const Tokenize
                                                                        .num_context_tokens = count})));
   for (uint32_t layer = 0; layer < sequence.shape().num_layers; ++layer) {
     const cache::LayerCache& cache = sequence.layer(layer);
-    KVANT_ASSIGN_OR_RETURN(wire::LayerFrame frame,
-                           wire::LayerFrame::Allocate(kSessionNumber, layer, cache.block_layout()));
+    KVANT_ASSIGN_OR_RETURN(wire::BlockFrame frame, wire::AllocateLayer(kSessionNumber, layer, cache.block_layout()));
     cache.ExportBlock(frame.block(), nullptr);
     KVANT_RETURN_IF_ERROR(Write(file, std::move(frame).Seal()));
   }

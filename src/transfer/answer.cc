@@ -94,8 +94,7 @@ AnswerTaker::~AnswerTaker() {
 Status AnswerTaker::Offer(const wire::UpgradeOffer& offer, const codec::CacheShape& shape) {
   session_->offers = true;
   for (const codec::TierCounts& counts : offer.layers) {
-    const uint64_t bytes =
-        wire::kUpgradeBlockOffset + uint64_t{shape.num_kv_heads} * codec::TierIdBytes(counts.total());
+    const uint64_t bytes = wire::kBlockOffset + uint64_t{shape.num_kv_heads} * codec::TierIdBytes(counts.total());
     session_->max_event_bytes = std::max(session_->max_event_bytes, bytes);
   }
   Channel& channel = session_->channel;
@@ -150,7 +149,7 @@ struct AnswerGiver::Session : Conversation {
   Status Request(const wire::UpgradeRequest& request) {
     KVANT_CHECK(offer && !open.contains(request.layer), "asked for once, where it is offered");
     open[request.layer] = request.layout;
-    max_frame_bytes = std::max<uint64_t>(max_frame_bytes, wire::kUpgradeBlockOffset + request.layout.total_bytes());
+    max_frame_bytes = std::max<uint64_t>(max_frame_bytes, wire::kBlockOffset + request.layout.total_bytes());
     return channel.Send(wire::FrameType::kUpgradeRequest, wire::EncodeUpgradeRequest(channel.session(), request));
   }
   // All that is here.

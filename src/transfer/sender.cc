@@ -81,7 +81,7 @@ Status Sender::Session::SendLayer(uint32_t layer, const cache::LayerCache& cache
                                               std::to_string(layout.split.num_encoded) + " need one"};
   }
   KVANT_RETURN_IF_ERROR(channel.WaitForRoom(wire::kBlockOffset + layout.total_bytes()));
-  KVANT_ASSIGN_OR_RETURN(wire::LayerFrame frame, wire::LayerFrame::Allocate(options.session, layer, layout));
+  KVANT_ASSIGN_OR_RETURN(wire::BlockFrame frame, wire::AllocateLayer(options.session, layer, layout));
   cache.WriteBlock(layout, frame.block(), pool, tiers);
   KVANT_RETURN_IF_ERROR(channel.Send(wire::FrameType::kLayer, std::move(frame).Seal()));
   ++channel.report().num_layers;

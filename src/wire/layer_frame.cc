@@ -48,7 +48,7 @@ Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& lay
   const auto with_map = block_bytes
                             ? CheckedAdd(*block_bytes, layout.map_bytes() + layout.counts_bytes() + layout.pair_bytes())
                             : block_bytes;
-  const auto payload = with_map ? CheckedAdd(*with_map, kLayerPrefixBytes) : with_map;
+  const auto payload = with_map ? CheckedAdd(*with_map, kBlockPrefixBytes) : with_map;
   if (!payload || *payload > kMaxPayloadBytes) {
     return Status(StatusCode::kCapacityExceeded, "a layer of " + std::to_string(layout.split.total()) + " tokens and " +
                                                      std::to_string(layout.shape.num_kv_heads) +
@@ -60,7 +60,7 @@ Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& lay
 
 }  // namespace
 
-Result<LayerFrame> LayerFrame::Allocate(uint64_t session, uint32_t layer, const codec::LayerBlockLayout& layout) {
+Result<BlockFrame> AllocateLayer(uint64_t session, uint32_t layer, const codec::LayerBlockLayout& layout) {
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(layer, layout));
   KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kLayer, layer, payload_bytes, session}));
   ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
@@ -72,17 +72,12 @@ Result<LayerFrame> LayerFrame::Allocate(uint64_t session, uint32_t layer, const 
   writer.Put(layout.split.num_sinks | layout.split.num_skipped << kSinkBits);
   writer.Put(layout.split.num_encoded);
   writer.Put(layout.split.num_tail);
-  return LayerFrame(std::move(frame));
-}
-
-Buffer LayerFrame::Seal() && {
-  SealFrame(buffer_.bytes());
-  return std::move(buffer_);
+  return BlockFrame(std::move(frame));
 }
 
 Result<LayerView> DecodeLayer(const FrameView& frame) {
-  if (frame.payload.size() < kLayerPrefixBytes) {
-    return CheckPayloadBytes(frame, kLayerPrefixBytes);
+  if (frame.payload.size() < kBlockPrefixBytes) {
+    return CheckPayloadBytes(frame, kBlockPrefixBytes);
   }
   ByteReader reader(frame.payload);
   LayerView view;
@@ -109,7 +104,7 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   if (tiers) {
     view.layout.tiers.emplace();
     if (view.block.size() < view.layout.counts_bytes()) {
-      return CheckPayloadBytes(frame, kLayerPrefixBytes + view.layout.counts_bytes());
+      return CheckPayloadBytes(frame, kBlockPrefixBytes + view.layout.counts_bytes());
     }
     ByteReader counts(view.block);
     for (const codec::Tier tier : codec::kTiers) {
@@ -119,7 +114,7 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   if (number == kPairsNumber) {
     KVANT_RETURN_IF_ERROR(CheckShape(view.layout.shape));
     if (view.block.size() < codec::kPairFormatBytes) {
-      return CheckPayloadBytes(frame, kLayerPrefixBytes + codec::kPairFormatBytes);
+      return CheckPayloadBytes(frame, kBlockPrefixBytes + codec::kPairFormatBytes);
     }
     KVANT_ASSIGN_OR_RETURN(view.layout.pairs, codec::TakePairFormat(view.layout.shape.head_dim,
                                                                     view.block.first(codec::kPairFormatBytes)));

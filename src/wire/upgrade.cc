@@ -27,7 +27,7 @@ Status CheckLayout(uint32_t layer, const codec::UpgradeLayout& layout) {
 
 // Within the limits above a head has less than 2^34 bytes: only the limit of a payload can be passed.
 Result<uint64_t> PayloadBytes(uint64_t head_bytes, const codec::CacheShape& shape) {
-  const uint64_t bytes = kUpgradePrefixBytes + head_bytes * shape.num_kv_heads;
+  const uint64_t bytes = kBlockPrefixBytes + head_bytes * shape.num_kv_heads;
   if (bytes > kMaxPayloadBytes) {
     return Status(StatusCode::kCapacityExceeded, "an upgrade of " + std::to_string(bytes) + " bytes");
   }
@@ -45,8 +45,8 @@ void PutPrefix(ByteWriter& writer, const codec::UpgradeLayout& layout) {
 }
 
 Result<codec::UpgradeLayout> TakePrefix(const FrameView& frame, ByteReader& reader) {
-  if (frame.payload.size() < kUpgradePrefixBytes) {
-    return CheckPayloadBytes(frame, kUpgradePrefixBytes);
+  if (frame.payload.size() < kBlockPrefixBytes) {
+    return CheckPayloadBytes(frame, kBlockPrefixBytes);
   }
   codec::UpgradeLayout layout;
   layout.shape.head_dim = reader.Take<uint16_t>();
@@ -62,18 +62,13 @@ Result<codec::UpgradeLayout> TakePrefix(const FrameView& frame, ByteReader& read
 
 }  // namespace
 
-Result<UpgradeFrame> UpgradeFrame::Allocate(uint64_t session, uint32_t layer, const codec::UpgradeLayout& layout) {
+Result<BlockFrame> AllocateUpgrade(uint64_t session, uint32_t layer, const codec::UpgradeLayout& layout) {
   KVANT_RETURN_IF_ERROR(CheckLayout(layer, layout));
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload, PayloadBytes(layout.head_bytes(), layout.shape));
   KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kUpgrade, layer, payload, session}));
   ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
   PutPrefix(writer, layout);
-  return UpgradeFrame(std::move(frame));
-}
-
-Buffer UpgradeFrame::Seal() && {
-  SealFrame(buffer_.bytes());
-  return std::move(buffer_);
+  return BlockFrame(std::move(frame));
 }
 
 Result<UpgradeView> DecodeUpgrade(const FrameView& frame) {
@@ -97,7 +92,7 @@ Result<Buffer> EncodeUpgradeRequest(uint64_t session, const UpgradeRequest& requ
   PutPrefix(writer, layout);
   for (uint32_t head = 0; head < layout.shape.num_kv_heads; ++head) {
     codec::PackTierIds(std::span(request.ids).subspan(size_t{head} * layout.num_tokens, layout.num_tokens),
-                       frame.bytes().subspan(kUpgradeBlockOffset + head * id_bytes, id_bytes));
+                       frame.bytes().subspan(kBlockOffset + head * id_bytes, id_bytes));
   }
   SealFrame(frame.bytes());
   return frame;

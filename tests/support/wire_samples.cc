@@ -96,7 +96,7 @@ WireSample FinishSample() {
 }
 
 WireSample LayerSample(const std::string& name, uint32_t layer, const codec::LayerBlockLayout& layout, uint64_t seed) {
-  wire::LayerFrame frame = wire::LayerFrame::Allocate(kSession, layer, layout).value();
+  wire::BlockFrame frame = wire::AllocateLayer(kSession, layer, layout).value();
   const codec::TierMap tiers = RandomTiers(layout.counts(), layout.shape.num_kv_heads, seed);
   EncodeBlockRef(layout, MakeRows(layout.shape, layout.split.total(), seed), frame.block(),
                  layout.tiers ? &tiers : nullptr);
@@ -142,7 +142,7 @@ WireSample PairSample(const std::string& name, uint32_t layer, const codec::Cach
   }
   codec::LayerBlockLayout layout{shape, TokenCodec::kInt8, false, split};
   layout.pairs = codec::PairBlockFormat{format, pairs, false, maps[0].BitsPerKey()};
-  wire::LayerFrame frame = wire::LayerFrame::Allocate(kSession, layer, layout).value();
+  wire::BlockFrame frame = wire::AllocateLayer(kSession, layer, layout).value();
   const LayerRows rows = MakeRows(shape, split.total(), layer);
   std::vector<float> values = EncodePairBlockRef(layout, maps, rows, frame.block());
   WireSample sample{name, std::move(frame).Seal(), "", std::move(values)};
@@ -208,7 +208,7 @@ WireSample RequestSample() {
 
 // Its values: the middles, 0 … 15, of keys and then values of every head, then the rests, 0 … 255, likewise.
 WireSample UpgradeSample() {
-  wire::UpgradeFrame frame = wire::UpgradeFrame::Allocate(kSession, 9, kUpgrade).value();
+  wire::BlockFrame frame = wire::AllocateUpgrade(kSession, 9, kUpgrade).value();
   const LayerRows rows = MakeRows(kUpgrade.shape, 12, 1);
   const std::vector<float> planes = EncodeUpgradeRef(kUpgrade, {{30, 2, 36}, TokenCodec::kInt8, true, {2, 9, 1}}, rows,
                                                      kBefore, kAfter, frame.block());

@@ -8,25 +8,23 @@
 #include "kvant/base/buffer.h"
 #include "kvant/base/status.h"
 #include "kvant/codec/progressive.h"
+#include "kvant/wire/block_frame.h"
 #include "kvant/wire/frame.h"
 
 // Raising tokens of a progressive prompt while decoding goes on (docs/format/wire.md, "Upgrade").
 namespace kvant::wire {
 
-/// Requests and upgrades begin with the same fields:
-///
-///   offset in frame  bytes  field
-///   40               2      head dimension
-///   42               2      layers of the model
-///   44               4      KV heads
-///   48               4      tokens that have a tier
-///   52               4      of each KV head: raised from int4 to int8
-///   56               4      … from int4 to fp16
-///   60               4      … from int8 to fp16
-///   64               …      request: tier ids a KV head; upgrade: block (codec/progressive.h)
-inline constexpr size_t kUpgradePrefixBytes = 24;
-inline constexpr size_t kUpgradeBlockOffset = kHeaderBytes + kUpgradePrefixBytes;
-static_assert(kUpgradeBlockOffset % Buffer::kAlignment == 0, "vectors read the block where it was received");
+// Requests and upgrades begin with the same fields:
+//
+//   offset in frame  bytes  field
+//   40               2      head dimension
+//   42               2      layers of the model
+//   44               4      KV heads
+//   48               4      tokens that have a tier
+//   52               4      of each KV head: raised from int4 to int8
+//   56               4      … from int4 to fp16
+//   60               4      … from int8 to fp16
+//   64               …      request: tier ids a KV head; upgrade: block (codec/progressive.h)
 
 /// What the sender holds the planes for: how many tokens of each layer may come to lie in each tier.
 struct UpgradeOffer {
@@ -42,19 +40,10 @@ struct UpgradeRequest {
   std::vector<codec::Tier> ids;
 };
 
-/// An upgrade frame in the making.
-class UpgradeFrame {
- public:
-  /// Errors  kInvalidArgument, kCapacityExceeded, kModelUnsupported as DecodeUpgrade would refuse it; kOutOfMemory
-  static Result<UpgradeFrame> Allocate(uint64_t session, uint32_t layer, const codec::UpgradeLayout& layout);
-  /// To be written whole before Seal.
-  std::span<std::byte> block() { return buffer_.bytes().subspan(kUpgradeBlockOffset); }
-  Buffer Seal() &&;
-
- private:
-  explicit UpgradeFrame(Buffer buffer) : buffer_(std::move(buffer)) {}
-  Buffer buffer_;
-};
+/// An upgrade frame whose block is to be written.
+///
+/// Errors  kInvalidArgument, kCapacityExceeded, kModelUnsupported as DecodeUpgrade would refuse it; kOutOfMemory
+Result<BlockFrame> AllocateUpgrade(uint64_t session, uint32_t layer, const codec::UpgradeLayout& layout);
 
 /// An upgrade inside the bytes it was received in.
 struct UpgradeView {

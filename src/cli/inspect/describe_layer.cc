@@ -71,7 +71,7 @@ std::string CodecWord(const LayerBlockLayout& layout) {
 Json LayerSections(const wire::LayerView& view) {
   Json sections = Json::object();
   AddSection("header", wire::kHeaderBytes, &sections);
-  AddSection("prefix", wire::kLayerPrefixBytes, &sections);
+  AddSection("prefix", wire::kBlockPrefixBytes, &sections);
   AddSection("tier_counts", view.layout.counts_bytes(), &sections);
   AddSection("width_maps", view.layout.pair_bytes(), &sections);
   AddSection("key_map", view.layout.map_bytes(), &sections);

@@ -27,7 +27,7 @@ class Peer {
     static_cast<void>(endpoint_->Post(std::move(frame).value(), Soon()));
   }
   void SayLayer(uint32_t layer, const codec::LayerBlockLayout& layout, uint64_t session = kSession) {
-    wire::LayerFrame frame = wire::LayerFrame::Allocate(session, layer, layout).value();
+    wire::BlockFrame frame = wire::AllocateLayer(session, layer, layout).value();
     test::EncodeBlockRef(layout, test::MakeRows(layout.shape, layout.split.total(), 1), frame.block());
     Say(std::move(frame).Seal());
   }

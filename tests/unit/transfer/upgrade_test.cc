@@ -32,7 +32,7 @@ wire::UpgradeRequest RequestOf(uint32_t layer) {
 }
 
 Buffer UpgradeOf(uint32_t layer, const codec::UpgradeLayout& layout = kLayout) {
-  wire::UpgradeFrame frame = wire::UpgradeFrame::Allocate(kSession, layer, layout).value();
+  wire::BlockFrame frame = wire::AllocateUpgrade(kSession, layer, layout).value();
   std::ranges::fill(frame.block(), std::byte{static_cast<uint8_t>(layer + 1)});
   return std::move(frame).Seal();
 }

@@ -16,13 +16,13 @@ using codec::TokenCodec;
 const LayerBlockLayout kLayout{{30, 3, 64}, TokenCodec::kInt8, true, {4, 200, 7}};
 
 Buffer FrameOf(uint32_t layer, const LayerBlockLayout& layout) {
-  LayerFrame frame = LayerFrame::Allocate(11, layer, layout).value();
+  BlockFrame frame = AllocateLayer(11, layer, layout).value();
   std::memset(frame.block().data(), 0x5A, frame.block().size());
   return std::move(frame).Seal();
 }
 
 TEST(LayerFrameTest, TheBlockIsWrittenWhereItIsReadFrom) {
-  LayerFrame frame = LayerFrame::Allocate(11, 29, kLayout).value();
+  BlockFrame frame = AllocateLayer(11, 29, kLayout).value();
   ASSERT_EQ(frame.block().size(), kLayout.total_bytes());
   const std::byte* written = frame.block().data();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(written) % Buffer::kAlignment, 0U);
@@ -94,7 +94,7 @@ TEST(LayerFrameTest, WhatNoDecoderTakesIsNotEncoded) {
   for (const Refusal& refusal : Refusals()) {
     LayerBlockLayout layout = kLayout;
     refusal.change(layout);
-    const Status status = LayerFrame::Allocate(11, 5, layout).status();
+    const Status status = AllocateLayer(11, 5, layout).status();
     EXPECT_EQ(status.code(), refusal.code) << status.message();
     EXPECT_NE(status.message().find(refusal.named), std::string::npos) << status.message();
   }
@@ -155,14 +155,14 @@ TEST(LayerFrameTest, SkippedTokensComeBack) {
   }
   LayerBlockLayout layout = kLayout;
   layout.split.num_skipped = 0xFFFFFF;
-  EXPECT_EQ(LayerFrame::Allocate(11, 5, layout).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(AllocateLayer(11, 5, layout).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(DecodedStatus(WithPrefix(layout, 1, 1)).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(LayerFrameTest, APayloadWithoutPrefixIsRefused) {
   const Buffer frame = FrameOf(5, kLayout);
   const FrameView whole = OpenFrame(frame.bytes()).value();
-  for (size_t length = 0; length < kLayerPrefixBytes; ++length) {
+  for (size_t length = 0; length < kBlockPrefixBytes; ++length) {
     EXPECT_EQ(DecodeLayer({whole.header, whole.payload.first(length)}).status().code(), StatusCode::kOutOfRange);
   }
 }

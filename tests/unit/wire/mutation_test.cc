@@ -29,14 +29,14 @@ Bytes BytesOf(const Result<Buffer>& frame) {
 
 // The frame that a decoded layer encodes to.
 Bytes EncodeAgain(uint64_t session, const LayerView& view) {
-  LayerFrame frame = LayerFrame::Allocate(session, view.layer, view.layout).value();
+  BlockFrame frame = AllocateLayer(session, view.layer, view.layout).value();
   std::memcpy(frame.block().data(), view.block.data(), view.block.size());
   const Buffer sealed = std::move(frame).Seal();
   return {sealed.bytes().begin(), sealed.bytes().end()};
 }
 
 Bytes EncodeUpgradeAgain(uint64_t session, const UpgradeView& view) {
-  UpgradeFrame frame = UpgradeFrame::Allocate(session, view.layer, view.layout).value();
+  BlockFrame frame = AllocateUpgrade(session, view.layer, view.layout).value();
   std::memcpy(frame.block().data(), view.block.data(), view.block.size());
   const Buffer sealed = std::move(frame).Seal();
   return {sealed.bytes().begin(), sealed.bytes().end()};

@@ -17,7 +17,7 @@ const std::vector<Tier> kIds = {Tier::kFp16, Tier::kInt8, Tier::kInt4, Tier::kDr
                                 Tier::kInt4, Tier::kInt8, Tier::kFp16, Tier::kFp16,    Tier::kDropped};
 
 Buffer UpgradeOf(const codec::UpgradeLayout& layout) {
-  UpgradeFrame frame = UpgradeFrame::Allocate(7, 3, layout).value();
+  BlockFrame frame = AllocateUpgrade(7, 3, layout).value();
   for (size_t i = 0; i < frame.block().size(); ++i) {
     frame.block()[i] = static_cast<std::byte>(i * 7);
   }
@@ -94,9 +94,8 @@ TEST(UpgradeTest, FieldsBeyondTheirLimitsAreNamed) {
   for (const Refusal& refusal : Refusals()) {
     codec::UpgradeLayout layout = kLayout;
     refusal.change(layout);
-    for (const Status& status :
-         {UpgradeFrame::Allocate(7, 3, layout).status(), DecodedStatus(FrameType::kUpgrade, layout),
-          DecodedStatus(FrameType::kUpgradeRequest, layout)}) {
+    for (const Status& status : {AllocateUpgrade(7, 3, layout).status(), DecodedStatus(FrameType::kUpgrade, layout),
+                                 DecodedStatus(FrameType::kUpgradeRequest, layout)}) {
       if (status.code() == StatusCode::kOutOfRange && refusal.code == StatusCode::kCapacityExceeded) {
         continue;  // the ids of a request alone fit: only its payload is too short
       }
@@ -113,7 +112,7 @@ TEST(UpgradeTest, FieldsBeyondTheirLimitsAreNamed) {
 TEST(UpgradeTest, BitsBeyondTheLastIdOfARequestAreRefused) {
   const Buffer frame = EncodeUpgradeRequest(7, {3, kLayout, kIds}).value();
   std::vector<std::byte> bytes(frame.bytes().begin(), frame.bytes().end());
-  bytes[kUpgradeBlockOffset + 1] |= std::byte{0x80};
+  bytes[kBlockOffset + 1] |= std::byte{0x80};
   std::fill_n(bytes.begin() + 32, 8, std::byte{0});
   const uint64_t hash = Hash64(bytes);
   std::memcpy(bytes.data() + 32, &hash, sizeof hash);
