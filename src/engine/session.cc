@@ -1,18 +1,18 @@
+#include "kvant/engine/session.h"
+
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include "engine/identity.h"
 #include "kvant/base/check.h"
-#include "kvant/engine/session.h"
+#include "kvant/transfer/frame_file.h"
 #include "kvant/wire/layer_frame.h"
 #include "kvant/wire/messages.h"
 
@@ -79,62 +79,37 @@ Status Write(NewFile& file, Result<Buffer> frame) {
   return file.Write(std::as_const(*frame).bytes());
 }
 
-// Frames of a file, one after the other; no more is allocated than the file has.
-class FrameFile {
+// The frames of a session, in the order that is due.
+class SessionFile {
  public:
-  static Result<std::unique_ptr<FrameFile>> Open(const std::string& path) {
-    struct stat about {};
-    if (stat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
-      return Status(StatusCode::kIoError, path + " is not a regular file");
-    }
-    std::unique_ptr<FrameFile> file(new FrameFile(path));
-    file->file_ = std::fopen(path.c_str(), "rb");
-    if (file->file_ == nullptr) {
-      return errno == ENOENT ? Status(StatusCode::kNotFound, "there is no " + path) : IoError("cannot read", path);
-    }
-    if (std::fseek(file->file_, 0, SEEK_END) != 0 || (file->left_ = std::ftell(file->file_)) < 0) {
-      return IoError("cannot read", path);
-    }
-    std::rewind(file->file_);
-    return file;
-  }
-  ~FrameFile() {
-    if (file_ != nullptr) {
-      std::fclose(file_);
-    }
+  static Result<SessionFile> Open(const std::string& path) {
+    Result<transfer::FrameFile> file = transfer::FrameFile::Open(path);
+    KVANT_RETURN_IF_ERROR(file.status().WithContext(path));
+    return SessionFile(path, std::move(*file));
   }
 
   /// The next frame, opened, of the type that is due.
   Result<wire::FrameView> Next(wire::FrameType due) {
+    ++count_;
     Result<wire::FrameView> frame = Take(due);
     return frame.ok()
                ? frame
                : Result<wire::FrameView>(frame.status().WithContext(path_ + ", frame " + std::to_string(count_)));
   }
   Status End() const {
-    return left_ == 0 ? OkStatus() : Status(StatusCode::kCorruption, path_ + ": bytes after the last frame");
+    return file_.offset() == file_.num_bytes()
+               ? OkStatus()
+               : Status(StatusCode::kCorruption, path_ + ": bytes after the last frame");
   }
 
  private:
-  explicit FrameFile(std::string path) : path_(std::move(path)) {}
+  SessionFile(std::string path, transfer::FrameFile file) : path_(std::move(path)), file_(std::move(file)) {}
 
   Result<wire::FrameView> Take(wire::FrameType due) {
-    ++count_;
-    std::array<std::byte, wire::kHeaderBytes> header{};
-    if (left_ < static_cast<int64_t>(header.size()) ||
-        std::fread(header.data(), 1, header.size(), file_) != header.size()) {
-      return Status(StatusCode::kOutOfRange, count_ == 1 ? "no session is there" : "the file ends early");
+    KVANT_ASSIGN_OR_RETURN(bytes_, file_.Next());
+    if (!bytes_) {
+      return Status(StatusCode::kOutOfRange, "the file ends early");
     }
-    uint64_t payload_bytes = 0;
-    std::memcpy(&payload_bytes, header.data() + 16, sizeof payload_bytes);
-    left_ -= static_cast<int64_t>(header.size());
-    const uint64_t there = std::min(payload_bytes, static_cast<uint64_t>(left_));
-    KVANT_ASSIGN_OR_RETURN(bytes_, Buffer::Allocate(header.size() + there));
-    std::memcpy(bytes_->bytes().data(), header.data(), header.size());
-    if (std::fread(bytes_->bytes().data() + header.size(), 1, there, file_) != there) {
-      return IoError("cannot read", path_);
-    }
-    left_ -= static_cast<int64_t>(there);
     KVANT_ASSIGN_OR_RETURN(const wire::FrameView frame, wire::OpenFrame(std::as_const(*bytes_).bytes()));
     if (frame.header.type != due) {
       return Status(StatusCode::kCorruption, std::string("a ")
@@ -146,9 +121,8 @@ class FrameFile {
     return frame;
   }
 
-  const std::string path_;
-  std::FILE* file_ = nullptr;
-  int64_t left_ = 0;
+  std::string path_;
+  transfer::FrameFile file_;
   uint32_t count_ = 0;
   std::optional<Buffer> bytes_;  ///< of the frame handed out last
 };
@@ -174,8 +148,9 @@ Status CheckLayer(const wire::LayerView& view, uint32_t layer, const wire::Hello
     return {StatusCode::kCorruption, "not layer " + std::to_string(layer) + " of what the hello says"};
   }
   const uint32_t head_dim = hello.model.shape.head_dim;
-  if (view.layout.pairs && (view.layout.pairs->format != kv.pairs->FormatOf(head_dim) ||
-                            view.layout.pairs->rotated_values != kv.pairs->rotate_values)) {
+  if (kv.pairs && view.layout.pairs &&
+      (view.layout.pairs->format != kv.pairs->FormatOf(head_dim) ||
+       view.layout.pairs->rotated_values != kv.pairs->rotate_values)) {
     return {StatusCode::kMismatch, "kept in pages of another format than " + codec::PrecisionWord(kv) + " has"};
   }
   return OkStatus();
@@ -219,10 +194,10 @@ Status SaveSession(const std::string& path, const Engine& engine, const Tokenize
 
 Result<Session> LoadSession(const std::string& path, const Engine& engine, const Tokenizer& tokenizer,
                             const codec::Precision& kv, cache::MemoryAccount* account) {
-  KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<FrameFile> file, FrameFile::Open(path));
-  KVANT_ASSIGN_OR_RETURN(const wire::FrameView kept, file->Next(wire::FrameType::kSession));
+  KVANT_ASSIGN_OR_RETURN(SessionFile file, SessionFile::Open(path));
+  KVANT_ASSIGN_OR_RETURN(const wire::FrameView kept, file.Next(wire::FrameType::kSession));
   const Status word = CheckWord(kept, kv);
-  KVANT_ASSIGN_OR_RETURN(const wire::FrameView first, file->Next(wire::FrameType::kHello));
+  KVANT_ASSIGN_OR_RETURN(const wire::FrameView first, file.Next(wire::FrameType::kHello));
   Result<wire::Hello> decoded = wire::DecodeHello(first);
   KVANT_RETURN_IF_ERROR(decoded.status().WithContext(path));
   const wire::Hello& hello = *decoded;
@@ -231,17 +206,17 @@ Result<Session> LoadSession(const std::string& path, const Engine& engine, const
   Session session{engine.NewSequence(kv, account), {}};
   for (uint32_t layer = 0; layer < hello.model.shape.num_layers; ++layer) {
     const std::string where = path + ", layer " + std::to_string(layer);
-    KVANT_ASSIGN_OR_RETURN(const wire::FrameView frame, file->Next(wire::FrameType::kLayer));
+    KVANT_ASSIGN_OR_RETURN(const wire::FrameView frame, file.Next(wire::FrameType::kLayer));
     const Result<wire::LayerView> view = wire::DecodeLayer(frame);
     KVANT_RETURN_IF_ERROR(view.status().WithContext(where));
     KVANT_RETURN_IF_ERROR(CheckLayer(*view, layer, hello, kv).WithContext(where));
     KVANT_RETURN_IF_ERROR(session.sequence.layer(layer).AdoptBlock(view->layout, view->block).WithContext(where));
   }
-  KVANT_ASSIGN_OR_RETURN(const wire::FrameView last, file->Next(wire::FrameType::kFinish));
+  KVANT_ASSIGN_OR_RETURN(const wire::FrameView last, file.Next(wire::FrameType::kFinish));
   Result<wire::Finish> finish = wire::DecodeFinish(last);
   KVANT_RETURN_IF_ERROR(finish.status().WithContext(path));
   KVANT_RETURN_IF_ERROR(CheckTokens(*finish, hello, engine.model().params().vocab_size).WithContext(path));
-  KVANT_RETURN_IF_ERROR(file->End());
+  KVANT_RETURN_IF_ERROR(file.End());
   session.tokens = std::move(finish->prompt_tokens);
   return session;
 }

@@ -7,9 +7,9 @@
 
 #include "cli/format.h"
 #include "cli/inspect/describe_frame.h"
-#include "cli/inspect/frame_file.h"
 #include "cli/inspect/frame_tables.h"
 #include "kvant/transfer/audit.h"
+#include "kvant/transfer/frame_file.h"
 
 namespace kvant::cli {
 namespace {
@@ -32,7 +32,7 @@ class FramesInspector {
       : path_(std::move(path)), max_frame_bytes_(max_frame_bytes) {}
 
   Inspection Run() {
-    Result<FrameFile> file = FrameFile::Open(path_, max_frame_bytes_);
+    Result<transfer::FrameFile> file = transfer::FrameFile::Open(path_, max_frame_bytes_);
     std::vector<Status> faults;
     uint64_t num_bytes = 0;
     if (file.ok()) {
@@ -54,12 +54,13 @@ class FramesInspector {
 
  private:
   // Returns what is wrong with the file as a whole.
-  std::vector<Status> TakeFrames(FrameFile& file) {
+  std::vector<Status> TakeFrames(transfer::FrameFile& file) {
     while (true) {
       const uint64_t offset = file.offset();
       const Result<std::optional<Buffer>> bytes = file.Next();
       if (!bytes.ok()) {
-        Add({{"offset", offset}}, {bytes.status()});
+        const bool larger = bytes.status().code() == StatusCode::kCapacityExceeded;
+        Add({{"offset", offset}}, {larger ? bytes.status().WithContext("--max-frame-mb") : bytes.status()});
       } else if (!*bytes) {
         break;
       } else {

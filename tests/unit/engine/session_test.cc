@@ -9,6 +9,7 @@
 
 #include "kvant/engine/generate.h"
 #include "kvant/engine/prompt_encoder.h"
+#include "kvant/wire/messages.h"
 #include "support/engine_fixture.h"
 #include "support/gguf_fixture.h"
 #include "support/temp_dir.h"
@@ -204,6 +205,22 @@ TEST_F(SessionTest, AnotherModelOrPrecisionIsNamed) {
   EXPECT_EQ(Generate(prompt_, "progressive:b=0.5", true, 3).status().code(), StatusCode::kMismatch);
   Load({.num_layers = 3, .num_q_heads = 4, .num_kv_heads = 2, .context_length = 2048});
   EXPECT_EQ(Generate(prompt_, "pnmix:3/1@50%", true, 3).status().code(), StatusCode::kMismatch);
+}
+
+TEST_F(SessionTest, LayersThatAreNotOfItsWordAreRefused) {
+  for (const auto& [kept, said] : {std::pair("pairs:2.0", "int8"), std::pair("int8", "pairs:2.0")}) {
+    SCOPED_TRACE(kept);
+    std::remove(file().c_str());
+    ASSERT_TRUE(Generate(prompt_, kept, true, 10).ok());
+    const auto word = [](const char* text) {
+      const Buffer frame = wire::EncodeSession(1, codec::PrecisionWord(*codec::ParsePrecision(text))).value();
+      return std::string(reinterpret_cast<const char*>(frame.bytes().data()), frame.size());
+    };
+    std::string bytes = ReadFile(file());
+    ASSERT_EQ(bytes.rfind(word(kept), 0), 0U);
+    WriteFile(file(), bytes.replace(0, word(kept).size(), word(said)));
+    EXPECT_EQ(Generate(prompt_, said, true, 3).status().code(), StatusCode::kMismatch);
+  }
 }
 
 TEST_F(SessionTest, WhereItCannotBeWrittenIsNamed) {

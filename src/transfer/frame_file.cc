@@ -1,26 +1,28 @@
-#include "cli/inspect/frame_file.h"
-
-#include <fmt/core.h>
+#include "kvant/transfer/frame_file.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
-#include "cli/format.h"
 #include "kvant/wire/frame.h"
 
-namespace kvant::cli {
+namespace kvant::transfer {
 
 Result<FrameFile> FrameFile::Open(const std::string& path, uint64_t max_frame_bytes) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) {
+  if (status.type() == std::filesystem::file_type::not_found) {
     return Status(StatusCode::kNotFound, "there is no such file");
   }
-  const uint64_t num_bytes = std::filesystem::is_regular_file(status) ? std::filesystem::file_size(path, error) : 0;
+  if (!std::filesystem::is_regular_file(status)) {
+    return Status(StatusCode::kIoError, error ? error.message() : "it is not a regular file");
+  }
+  const uint64_t num_bytes = std::filesystem::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
-  if (!std::filesystem::is_regular_file(status) || error || !file) {
-    return Status(StatusCode::kIoError, "it cannot be read as a file");
+  if (error || !file) {
+    return Status(StatusCode::kIoError, error ? error.message() : std::strerror(errno));
   }
   if (num_bytes == 0) {
     return Status(StatusCode::kOutOfRange, "the file is empty");
@@ -40,9 +42,9 @@ Result<std::optional<Buffer>> FrameFile::Next() {
   const uint64_t frame_bytes = announced ? std::min(rest, *announced) : header.size();
   if (frame_bytes > max_frame_bytes_) {
     offset_ += frame_bytes;
-    return Status(StatusCode::kCapacityExceeded,
-                  fmt::format("a frame of {}; inspected are those of up to {} (--max-frame-mb)",
-                              FormatBytes(frame_bytes), FormatBytes(max_frame_bytes_)));
+    return Status(StatusCode::kCapacityExceeded, "a frame of " + std::to_string(frame_bytes) +
+                                                     " bytes; those of up to " + std::to_string(max_frame_bytes_) +
+                                                     " are read");
   }
   KVANT_ASSIGN_OR_RETURN(Buffer frame, Read(frame_bytes));
   offset_ += frame_bytes;
@@ -54,9 +56,10 @@ Result<Buffer> FrameFile::Read(uint64_t num_bytes) {
   KVANT_ASSIGN_OR_RETURN(Buffer bytes, Buffer::Allocate(num_bytes));
   if (!file_.read(reinterpret_cast<char*>(bytes.bytes().data()), static_cast<std::streamsize>(num_bytes))) {
     lost_ = true;
-    return Status(StatusCode::kIoError, fmt::format("cannot read {} bytes at {}", num_bytes, offset_));
+    return Status(StatusCode::kIoError,
+                  "cannot read " + std::to_string(num_bytes) + " bytes at " + std::to_string(offset_));
   }
   return bytes;
 }
 
-}  // namespace kvant::cli
+}  // namespace kvant::transfer

@@ -4,17 +4,18 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "kvant/base/buffer.h"
 #include "kvant/base/status.h"
 
-namespace kvant::cli {
+namespace kvant::transfer {
 
 /// A file of frames, one after another. Holds one of them at a time, and never more than the file has.
 class FrameFile {
  public:
   /// Errors  kNotFound; kIoError: not a regular file, or not to be read; kOutOfRange: it is empty
-  static Result<FrameFile> Open(const std::string& path, uint64_t max_frame_bytes);
+  static Result<FrameFile> Open(const std::string& path, uint64_t max_frame_bytes = UINT64_MAX);
 
   uint64_t num_bytes() const { return num_bytes_; }
   /// Where the next frame begins; the file's size at the end.
@@ -40,4 +41,4 @@ class FrameFile {
   bool lost_ = false;
 };
 
-}  // namespace kvant::cli
+}  // namespace kvant::transfer
