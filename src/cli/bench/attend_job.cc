@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "cli/bench/memory.h"
-#include "cli/bench/pair_layers.h"
 #include "kvant/cache/attend_chunks.h"
 
 namespace kvant::cli {
@@ -56,12 +55,8 @@ void AttendJob::Run(std::span<const Place> places, uint32_t num_chunks) {
     const auto kv_head = static_cast<uint32_t>(group % shape_.num_kv_heads);
     const Place& place = places[group / shape_.num_kv_heads];
     kernels::RowAttention rows(isa_, QueriesOf(kv_head), scratch_[static_cast<size_t>(thread)]);
-    const auto partial_of = [&](uint32_t chunk) { return PartialOf(group, chunk - place.first_chunk); };
-    if (place.pages != nullptr) {
-      cache::AttendChunks(*place.pages, kv_head, place.first_chunk + first, count, rows, partial_of);
-    } else {
-      cache::AttendChunks(*place.layer, kv_head, place.first_chunk + first, count, rows, partial_of);
-    }
+    cache::AttendChunks(*place.layer, kv_head, place.first_chunk + first, count, rows,
+                        [&](uint32_t chunk) { return PartialOf(group, chunk - place.first_chunk); });
     if (pending_[group].fetch_sub(count, std::memory_order_acq_rel) == count) {
       Merge(group);
     }

@@ -10,8 +10,6 @@
 
 namespace kvant::cli {
 
-class PairLayer;
-
 /// Attention of one query token over layers, split over threads much as the engine splits a decode step: runs of a KV
 /// head's chunks are handed out, and who finishes a head's last chunk merges them.
 ///
@@ -22,9 +20,8 @@ class AttendJob {
 
   /// Where an attention begins in a layer.
   struct Place {
-    const cache::LayerCache* layer;  ///< null where `pages` is not
+    const cache::LayerCache* layer;
     uint32_t first_chunk;
-    const PairLayer* pages = nullptr;
   };
   /// Attend to `num_chunks` chunks at each place, one attention a place; the query stands after all tokens. Several
   /// places in one call weigh the pool's waking up less, which in the engine happens once a step, not once a layer.

@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -9,7 +8,6 @@
 #include "cli/bench/bench.h"
 #include "cli/bench/gpu_bench.h"
 #include "cli/bench/memory.h"
-#include "cli/bench/pair_layers.h"
 #include "cli/bench/report.h"
 #include "cli/engine_flags.h"
 #include "cli/precision_list.h"
@@ -37,14 +35,14 @@ struct AttentionFlags {
   uint32_t largest_context() const { return *std::max_element(contexts.begin(), contexts.end()); }
 };
 
-/// Random layers of one precision, of tokens or of pair pages.
+/// Random layers of one precision.
 struct Contents {
+  AttentionLayers layers;
   std::string word;
-  bool is_exact = false;
-  std::function<void(AttendJob& job, uint32_t context, uint32_t round)> attend;
-  std::function<AttentionLayers::Load(uint32_t context)> load_of;
-  std::optional<uint32_t> only_context{};  ///< that they are good for; nothing: any up to the largest
-  std::string tiers{};                     ///< of a spectrum, how many tokens lie where
+  std::optional<uint32_t> only_context;  ///< that they are good for; nothing: any up to the largest
+  std::string tiers;                     ///< of a spectrum, how many tokens lie where
+
+  bool is_exact() const { return layers.precision().is_exact(); }
 };
 
 /// A precision at a context.
@@ -53,14 +51,6 @@ struct AttentionArm {
   uint32_t context;
   std::string name() const { return fmt::format("{} {}", contents->word, context); }
 };
-
-template <typename Layers>
-Contents ContentsOf(std::string word, bool is_exact, Layers made) {
-  const auto layers = std::make_shared<const Layers>(std::move(made));
-  return {std::move(word), is_exact,
-          [layers](AttendJob& job, uint32_t context, uint32_t round) { layers->Attend(job, context, round); },
-          [layers](uint32_t context) { return layers->LoadOf(context); }};
-}
 
 Status CheckHeads(const AttentionFlags& flags) {
   if (flags.q_heads % flags.kv_heads != 0) {
@@ -78,30 +68,20 @@ struct Maker {
   cache::MemoryAccount* account;
   ThreadPool* pool;
 
-  Result<std::vector<Contents>> Make(const std::string& word) const {
-    if (codec::IsPairWord(word)) {
-      KVANT_ASSIGN_OR_RETURN(const codec::PairPrecision precision, codec::ParsePairPrecision(word));
-      KVANT_RETURN_IF_ERROR(CheckPairAttention(flags.shape(), precision, isa, job, pool));
-      KVANT_ASSIGN_OR_RETURN(PairLayers layers, PairLayers::Make(flags.shape(), precision, isa, flags.largest_context(),
-                                                                 flags.format_bytes(), pool));
-      return std::vector{ContentsOf(codec::PairPrecisionWord(precision), false, std::move(layers))};
-    }
-    KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(word));
-    const codec::Precision& precision = precisions.front();
+  Status Make(const codec::Precision& precision, std::vector<Contents>* contents) const {
     KVANT_RETURN_IF_ERROR(CheckAttention(flags.shape(), precision, isa, job, pool));
+    codec::Precision timed = precision;
+    timed.num_sinks = precision.pairs ? 0 : precision.num_sinks;  // whole pages alone, from the first token on
     // Layers of a spectrum have tiers of a context's own tokens; any others are as good in parts.
-    std::vector<Contents> made;
     for (const uint32_t context : precision.spectrum ? flags.contexts : std::vector{flags.largest_context()}) {
-      KVANT_ASSIGN_OR_RETURN(AttentionLayers layers, AttentionLayers::Make(flags.shape(), precision, isa, context,
+      KVANT_ASSIGN_OR_RETURN(AttentionLayers layers, AttentionLayers::Make(flags.shape(), timed, isa, context,
                                                                            flags.format_bytes(), account, pool));
-      const std::string tiers = layers.divisible() ? "" : TierNote(layers, context);
-      made.push_back(ContentsOf(codec::PrecisionWord(precision), precision.is_exact(), std::move(layers)));
-      if (precision.spectrum) {
-        made.back().only_context = context;
-        made.back().tiers = tiers;
-      }
+      const bool divisible = layers.divisible();
+      std::string tiers = divisible ? "" : TierNote(layers, context);
+      contents->push_back({std::move(layers), codec::PrecisionWord(precision),
+                           divisible ? std::nullopt : std::optional(context), std::move(tiers)});
     }
-    return made;
+    return OkStatus();
   }
 
  private:
@@ -114,22 +94,12 @@ struct Maker {
   }
 };
 
-/// All words are looked at before the first is made.
-Status CheckWords(const std::vector<std::string>& words) {
-  for (const std::string& word : words) {
-    KVANT_RETURN_IF_ERROR(codec::IsPairWord(word) ? codec::ParsePairPrecision(word).status()
-                                                  : ParsePrecisionList(word).status());
-  }
-  return OkStatus();
-}
-
-Result<std::vector<Contents>> MakeContents(const std::vector<std::string>& words, const Maker& maker,
+Result<std::vector<Contents>> MakeContents(const std::vector<codec::Precision>& precisions, const Maker& maker,
                                            Console& console) {
   std::vector<Contents> contents;
-  for (const std::string& word : words) {
-    console.ShowProgress("prepare", contents.size(), words.size(), word);
-    KVANT_ASSIGN_OR_RETURN(const std::vector<Contents> made, maker.Make(word));
-    contents.insert(contents.end(), made.begin(), made.end());
+  for (size_t i = 0; i < precisions.size(); ++i) {
+    console.ShowProgress("prepare", i, precisions.size(), codec::PrecisionWord(precisions[i]));
+    KVANT_RETURN_IF_ERROR(maker.Make(precisions[i], &contents));
   }
   return contents;
 }
@@ -151,7 +121,7 @@ std::vector<Turn> TurnsOf(const std::vector<AttentionArm>& arms, AttendJob& job,
   turns.reserve(arms.size() + 1);
   for (const AttentionArm& arm : arms) {
     turns.push_back({arm.name(), [&job, arm](uint32_t round) {
-                       arm.contents->attend(job, arm.context, round);
+                       arm.contents->layers.Attend(job, arm.context, round);
                        return OkStatus();
                      }});
   }
@@ -168,7 +138,7 @@ ReportColumn OverFp16(const std::vector<AttentionArm>& arms, const std::vector<A
   for (size_t i = 0; i < arms.size(); ++i) {
     std::optional<double> ratio;
     for (size_t base = 0; base < arms.size(); ++base) {
-      if (arms[base].contents->is_exact && arms[base].context == arms[i].context) {
+      if (arms[base].contents->is_exact() && arms[base].context == arms[i].context) {
         ratio = reports[i].rate.median / reports[base].rate.median;
       }
     }
@@ -186,7 +156,7 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
   ReportColumn share{"share_of_read", "of read", 2, {}};
   ReportColumn milliseconds{"ms", "ms", 2, {}};
   for (size_t i = 0; i < arms.size(); ++i) {
-    const AttentionLayers::Load load = arms[i].contents->load_of(arms[i].context);
+    const AttentionLayers::Load load = arms[i].contents->layers.LoadOf(arms[i].context);
     const double places = AttentionLayers::PlacesOf(arms[i].context);
     std::vector<double> seconds_of_one;
     for (const double taken : seconds[i]) {
@@ -221,15 +191,14 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
 }
 
 Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
-  const std::vector<std::string> words = SplitPrecisionList(flags.kv);
-  KVANT_RETURN_IF_ERROR(CheckWords(words));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(flags.kv));
   KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.cpu.isa));
   KVANT_RETURN_IF_ERROR(CheckHeads(flags));
   ThreadPool pool(flags.cpu.threads);
   AttendJob job(isa, flags.shape(), flags.q_heads, &pool);
   cache::MemoryAccount account;
   KVANT_ASSIGN_OR_RETURN(const std::vector<Contents> contents,
-                         MakeContents(words, {flags, isa, job, &account, &pool}, console));
+                         MakeContents(precisions, {flags, isa, job, &account, &pool}, console));
   KVANT_ASSIGN_OR_RETURN(ReadProbe probe, ReadProbe::Allocate(flags.format_bytes(), &pool));
   const std::vector<AttentionArm> arms = ArmsOf(contents, flags.contexts);
   const std::vector<Turn> turns = TurnsOf(arms, job, probe);

@@ -15,8 +15,9 @@ namespace kvant::cli {
 class AttentionLayers {
  public:
   /// As many layers of `num_tokens` tokens as take `total_bytes`, at least two. A spectrum's tokens are given to tiers
-  /// by an importance drawn at random, for each KV head: there is no prompt to measure one of.
-  /// Errors  kOutOfMemory
+  /// by an importance drawn at random, for each KV head, and pairs get their widths by random keys and queries: there
+  /// is no prompt to measure them of.
+  /// Errors  kOutOfMemory; kInvalidArgument, kModelUnsupported: pair pages that the shape cannot have
   static Result<AttentionLayers> Make(const codec::CacheShape& shape, const codec::Precision& precision,
                                       kernels::Isa isa, uint32_t num_tokens, uint64_t total_bytes,
                                       cache::MemoryAccount* account, ThreadPool* pool);
@@ -46,12 +47,14 @@ class AttentionLayers {
   std::vector<cache::LayerCache> layers_;
 };
 
-/// A layer of random fp16 keys and values, nothing encoded yet.
+/// A layer of random fp16 keys and values, nothing encoded yet; of pair pages with maps made of rows like its own.
+/// Errors  those of AttentionLayers::Make
 Result<cache::LayerCache> RandomLayer(const codec::CacheShape& shape, const codec::Precision& precision,
                                       kernels::Isa isa, uint32_t num_tokens, cache::MemoryAccount* account,
                                       ThreadPool* pool);
 
-/// Hold attention over a small layer, with sinks, encoded tokens and residual, against kernels::AttendRef.
+/// Hold attention over a small layer, with sinks, encoded tokens and residual, against kernels::AttendRef, and its pair
+/// pages against those of the reference.
 /// Errors  kInternal with the error found and the error allowed
 Status CheckAttention(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
                       AttendJob& job, ThreadPool* pool);

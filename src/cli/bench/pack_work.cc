@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cli/bench/pair_layers.h"
+#include "cli/bench/pair_rows.h"
 #include "kvant/base/checked.h"
 
 namespace kvant::cli {
@@ -42,8 +42,7 @@ Result<PackWork> PackWork::Make(std::span<const codec::PairPrecision> precisions
 
 Status PackWork::Add(const codec::PairPrecision& precision) {
   const codec::PairFormat format = precision.FormatOf(head_dim_);
-  codec::WidthMap map = RandomWidthMap(precision, head_dim_, 1);
-  KVANT_RETURN_IF_ERROR(codec::CheckPairFormat(format, map));
+  KVANT_ASSIGN_OR_RETURN(codec::WidthMap map, RandomWidthMap(precision, head_dim_, 1));
   Packed packed{std::make_unique<kernels::PairPlan>(format, std::move(map)), {}};
   const size_t page_bytes = packed.plan->layout().total_bytes;
   KVANT_ASSIGN_OR_RETURN(packed.pages,

@@ -17,7 +17,8 @@ TEST(CheckAttention, EveryPrecisionOfEveryInstructionSetPasses) {
   for (const kernels::Isa isa : kernels::AvailableIsas()) {
     AttendJob job(isa, kShape, kQueryHeads, &pool);
     for (const char* word :
-         {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off", "spectrum:b=0.4", "spectrum:b=0.7,eq=off", "sws:0.5"}) {
+         {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off", "spectrum:b=0.4", "spectrum:b=0.7,eq=off", "sws:0.5",
+          "pnmix:3/1@50%", "pnmix:4/1@35%,v=4", "pairs:2.0", "pairs:2,v=2", "pairs:3,v=8,g=64"}) {
       const Status status = CheckAttention(kShape, Parse(word), isa, job, &pool);
       EXPECT_TRUE(status.ok()) << kernels::IsaName(isa) << ": " << status.message();
     }
@@ -53,6 +54,28 @@ TEST(AttentionLayers, ALoadIsTheBytesOfItsTokens) {
   EXPECT_EQ(layers->LoadOf(1024).bytes, 1024 * 2 * 2 * kRowBytes);
   EXPECT_EQ(layers->LoadOf(cache::kChunkTokens).tokens, cache::kChunkTokens);
   EXPECT_EQ(layers->LoadOf(100).tokens, cache::kChunkTokens) << "whole chunks";
+}
+
+TEST(AttentionLayers, ALoadOfPairsIsTheBytesOfItsPages) {
+  ThreadPool pool(1);
+  cache::MemoryAccount account;
+  codec::Precision precision = Parse("pnmix:3/1@50%");
+  precision.num_sinks = 0;
+  const auto layers = AttentionLayers::Make(kShape, precision, kernels::BestIsa(), 1024, 1'000'000, &account, &pool);
+  ASSERT_TRUE(layers.ok());
+  // 64 channels: 128 · 64 · 2 bits of keys, as many of values, 256 bytes of key and 512 of value parameters.
+  EXPECT_EQ(layers->LoadOf(1024).bytes, 8U * 2 * (2048 + 256 + 2048 + 512));
+  EXPECT_EQ(layers->LoadOf(512).tokens, 512U);
+}
+
+TEST(AttentionLayers, PairsThatTheShapeCannotHaveAreNamed) {
+  ThreadPool pool(1);
+  cache::MemoryAccount account;
+  const auto status = [&](const codec::CacheShape& shape, const char* word) {
+    return AttentionLayers::Make(shape, Parse(word), kernels::Isa::kScalar, 128, 0, &account, &pool).status();
+  };
+  EXPECT_EQ(status({1, 1, 100}, "pairs:2").code(), StatusCode::kModelUnsupported);
+  EXPECT_EQ(status({1, 1, 64}, "pairs:2,vg=128").code(), StatusCode::kInvalidArgument);
 }
 
 TEST(AttentionLayers, TiersHaveTheCountsOfTheBudget) {
