@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/pair_page_task.h"
 #include "kvant/codec/token_codec.h"
 #include "kvant/kernels/cpu.h"
 
@@ -108,24 +109,12 @@ struct StretchMemory {
   Fetch fetch;                ///< every step of the kernels asks for a few lines, so that memory is never idle
 };
 
-/// One page of pair-mixed codes and how its channels lie: codec::PairFormat and PairPlan as plain data.
-struct PairTask {
+/// One page of pair-mixed codes.
+struct PairTask : PairPageTask {
   const std::byte* page;
-  uint32_t head_dim;
-  uint32_t page_tokens;
-  uint32_t value_bits;
-  uint32_t value_group;
   uint32_t value_groups;
-  const uint16_t* order;
-  const uint8_t* widths;
-  const uint16_t* planes;
   const float* units;    ///< by place, of codes with their highest bit at bit 3: 2^(width - 4)
   const float* middles;  ///< half of the largest of those codes
-  size_t key_scales;
-  size_t key_zeros;
-  size_t value_codes;
-  size_t value_scales;
-  size_t value_zeros;
 };
 
 inline constexpr uint32_t kMaxKeyBits = 4;

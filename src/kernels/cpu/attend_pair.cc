@@ -12,24 +12,7 @@ const std::byte* PageAt(const AttendSegment& segment, uint32_t first) {
 }
 
 PairTask TaskOf(const PairPlan& plan, const std::byte* page) {
-  const codec::PairFormat& format = plan.format();
-  const codec::PairPageLayout& layout = plan.layout();
-  return {page,
-          format.head_dim,
-          format.page_tokens,
-          format.value_bits,
-          format.value_group,
-          format.ValueGroups(),
-          plan.order().data(),
-          plan.widths().data(),
-          plan.planes().data(),
-          plan.units().data(),
-          plan.middles().data(),
-          layout.key_scales,
-          layout.key_zeros,
-          layout.value_codes,
-          layout.value_scales,
-          layout.value_zeros};
+  return {PageTaskOf(plan), page, plan.format().ValueGroups(), plan.units().data(), plan.middles().data()};
 }
 
 // A token's row of values, in blocks of 16 bytes.

@@ -6,26 +6,13 @@ namespace kvant::kernels {
 namespace {
 
 PackTask TaskOf(const PairPlan& plan, const Half* keys, const Half* values, size_t stride, std::byte* page) {
-  const codec::PairFormat& format = plan.format();
-  const codec::PairPageLayout& layout = plan.layout();
-  return {page,
+  return {PageTaskOf(plan),
+          page,
           keys,
           values,
           stride,
-          format.head_dim,
-          format.page_tokens,
-          format.value_bits,
-          format.value_group,
-          format.key_rule == codec::PairRule::kMidRise,
-          format.value_rule == codec::PairRule::kMidRise,
-          plan.order().data(),
-          plan.widths().data(),
-          plan.planes().data(),
-          layout.key_scales,
-          layout.key_zeros,
-          layout.value_codes,
-          layout.value_scales,
-          layout.value_zeros};
+          plan.format().key_rule == codec::PairRule::kMidRise,
+          plan.format().value_rule == codec::PairRule::kMidRise};
 }
 
 }  // namespace

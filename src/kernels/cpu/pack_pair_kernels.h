@@ -9,26 +9,14 @@
 // flags.
 namespace kvant::kernels {
 
-/// PairPlan and codec::PairFormat.
-struct PackTask {
+/// One page to be packed.
+struct PackTask : PairPageTask {
   std::byte* page;
   const Half* keys;
   const Half* values;
   size_t stride;
-  uint32_t head_dim;
-  uint32_t page_tokens;
-  uint32_t value_bits;
-  uint32_t value_group;
   bool mid_rise_keys;
   bool mid_rise_values;
-  const uint16_t* order;
-  const uint8_t* widths;
-  const uint16_t* planes;
-  size_t key_scales;
-  size_t key_zeros;
-  size_t value_codes;
-  size_t value_scales;
-  size_t value_zeros;
 };
 
 /// Rows [num_rows, head_dim] turned as codec::RotateRow does it.

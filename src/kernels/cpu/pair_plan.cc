@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "kernels/cpu/pair_page_task.h"
 #include "kvant/base/check.h"
 #include "kvant/kernels/pair_pages.h"
 
@@ -27,6 +28,14 @@ PairPlan::PairPlan(const codec::PairFormat& format, codec::WidthMap map)
     planes_.insert(planes_.end(), planes[channel].begin(), planes[channel].end());
   }
   order_.resize((order_.size() + 31) / 32 * 32);
+}
+
+PairPageTask PageTaskOf(const PairPlan& plan) {
+  const codec::PairFormat& format = plan.format();
+  const codec::PairPageLayout& layout = plan.layout();
+  return {format.head_dim,     format.page_tokens,   format.value_bits,    format.value_group,
+          plan.order().data(), plan.widths().data(), plan.planes().data(), layout.key_scales,
+          layout.key_zeros,    layout.value_codes,   layout.value_scales,  layout.value_zeros};
 }
 
 }  // namespace kvant::kernels
