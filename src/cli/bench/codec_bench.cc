@@ -64,15 +64,9 @@ Status RunCodecBench(const CodecFlags& flags, Console& console) {
   const std::vector<Turn> turns = TurnsOf(work);
   const Rounds rounds = flags.memory.quick ? Rounds{1, 9, 10} : Rounds{2, 24};
   KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));
-
-  BenchReport report;
+  BenchReport report = ReportOverMemcpy(turns, seconds, work.payload_bytes());
   report.isa = flags.cpu.isa;
   report.threads = flags.cpu.threads;
-  const uint64_t bytes = work.payload_bytes();
-  for (size_t i = 0; i < turns.size(); ++i) {
-    report.arms.push_back(ReportArm(turns[i].name, "GB/s", static_cast<double>(bytes) / 1e9, bytes, seconds[i]));
-  }
-  report.AddRatio(0, "x memcpy");
   report.facts = {{"head_dim", flags.head_dim}};
   report.notes = {fmt::format("fp16 rows of {}: bytes and rates are theirs, in either direction", flags.head_dim)};
   console.PrintJson(ToJson(report));

@@ -58,18 +58,13 @@ Status RunPackBench(const PackFlags& flags, Console& console) {
   const std::vector<Turn> turns = TurnsOf(work, precisions);
   const Rounds rounds = flags.memory.quick ? Rounds{1, 9, 10} : Rounds{2, 24};
   KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));
-  BenchReport report;
+  BenchReport report = ReportOverMemcpy(turns, seconds, work.payload_bytes());
   report.isa = flags.cpu.isa;
   report.threads = flags.cpu.threads;
-  const uint64_t bytes = work.payload_bytes();
   ReportColumn packed{"packed_mb", "packed MB", 1, {std::nullopt}};
-  for (size_t i = 0; i < turns.size(); ++i) {
-    report.arms.push_back(ReportArm(turns[i].name, "GB/s", static_cast<double>(bytes) / 1e9, bytes, seconds[i]));
-    if (i > 0) {
-      packed.values.emplace_back(static_cast<double>(work.packed_bytes(i - 1)) / 1e6);
-    }
+  for (size_t i = 0; i < precisions.size(); ++i) {
+    packed.values.emplace_back(static_cast<double>(work.packed_bytes(i)) / 1e6);
   }
-  report.AddRatio(0, "x memcpy");
   report.columns.push_back(std::move(packed));
   report.facts = {{"head_dim", flags.head_dim}};
   report.notes = {fmt::format("fp16 keys and values of {}: bytes and rates are theirs", flags.head_dim)};

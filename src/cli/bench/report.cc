@@ -24,6 +24,17 @@ void BenchReport::AddRatio(size_t base, const std::string& title) {
   columns.push_back(std::move(ratio));
 }
 
+BenchReport ReportOverMemcpy(const std::vector<Turn>& turns, const std::vector<std::vector<double>>& seconds,
+                             uint64_t payload_bytes) {
+  BenchReport report;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    report.arms.push_back(
+        ReportArm(turns[i].name, "GB/s", static_cast<double>(payload_bytes) / 1e9, payload_bytes, seconds[i]));
+  }
+  report.AddRatio(0, "x memcpy");
+  return report;
+}
+
 Json ToJson(const BenchReport& report) {
   Json arms = Json::array();
   for (const ArmReport& arm : report.arms) {

@@ -43,6 +43,10 @@ struct BenchReport {
   void AddRatio(size_t base, const std::string& title);
 };
 
+/// Of turns that move or make `payload_bytes` each, of which the first is memcpy.
+BenchReport ReportOverMemcpy(const std::vector<Turn>& turns, const std::vector<std::vector<double>>& seconds,
+                             uint64_t payload_bytes);
+
 Json ToJson(const BenchReport& report);
 std::string ToText(const BenchReport& report);
 
