@@ -6,6 +6,7 @@
 
 #include "kvant/cache/sequence.h"
 #include "support/block_reference.h"
+#include "unit/cache/append_rows.h"
 #include "unit/cache/attend_all.h"
 
 namespace kvant::cache {
@@ -21,18 +22,9 @@ class PairPagesTest : public testing::TestWithParam<const char*> {
   LayerCache Filled(uint32_t num_tokens, uint32_t window = 0, kernels::Isa isa = kernels::BestIsa()) {
     LayerCache cache(kShape, precision(), isa, &account_);
     cache.SetWindow(window);
-    Append(cache, num_tokens, 1);
+    AppendRows(cache, num_tokens, 1);
     cache.SetPairMaps(codec::PairLayout::kInterleaved, Maps());
     return cache;
-  }
-  static void Append(LayerCache& cache, uint32_t count, uint64_t seed) {
-    const uint32_t first = cache.num_tokens();
-    ASSERT_TRUE(cache.ExtendExact(count).ok());
-    const test::LayerRows rows = test::MakeRows(kShape, count, seed);
-    for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
-      cache.StoreExact(head, first, count, &rows.keys[rows.Row(head, 0)], &rows.values[rows.Row(head, 0)],
-                       kShape.head_dim);
-    }
   }
   // Every head its own map, of equal bits.
   static std::vector<codec::WidthMap> Maps() {
@@ -77,7 +69,7 @@ TEST_P(PairPagesTest, ABlockAdoptedIsTheCachePackedInPlace) {
       ExpectSame(receiver, local);
       for (int i = 0; i < 300; ++i) {
         for (LayerCache* cache : {&receiver, &local}) {
-          Append(*cache, 1, static_cast<uint64_t>(i) + 9);
+          AppendRows(*cache, 1, static_cast<uint64_t>(i) + 9);
           ASSERT_TRUE(cache->EncodeDue(codec::PromptTail::kByPosition, nullptr).ok());
         }
       }

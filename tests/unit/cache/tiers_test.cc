@@ -6,6 +6,7 @@
 
 #include "kvant/cache/sequence.h"
 #include "support/block_reference.h"
+#include "unit/cache/append_rows.h"
 #include "unit/cache/attend_all.h"
 
 namespace kvant::cache {
@@ -21,17 +22,8 @@ class TiersTest : public testing::TestWithParam<const char*> {
  protected:
   LayerCache Filled(std::string_view word, uint32_t num_tokens, uint64_t seed = 1) {
     LayerCache cache(kShape, codec::ParsePrecision(word).value(), kernels::BestIsa(), &account_);
-    Append(cache, num_tokens, seed);
+    AppendRows(cache, num_tokens, seed);
     return cache;
-  }
-  void Append(LayerCache& cache, uint32_t count, uint64_t seed) {
-    const uint32_t first = cache.num_tokens();
-    ASSERT_TRUE(cache.ExtendExact(count).ok());
-    const test::LayerRows rows = test::MakeRows(kShape, count, seed);
-    for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
-      cache.StoreExact(head, first, count, &rows.keys[rows.Row(head, 0)], &rows.values[rows.Row(head, 0)],
-                       kShape.head_dim);
-    }
   }
   MemoryAccount account_;
 };
@@ -114,7 +106,7 @@ TEST_P(TiersTest, GeneratedTokensFollowInTheInt8Tier) {
   ASSERT_TRUE(cache.EncodeDue(codec::PromptTail::kEncodeAll, nullptr, &tiers).ok());
   const TierCounts before = cache.tier_counts();
   for (int i = 0; i < 300; ++i) {
-    Append(cache, 1, static_cast<uint64_t>(i) + 7);
+    AppendRows(cache, 1, static_cast<uint64_t>(i) + 7);
     ASSERT_TRUE(cache.EncodeDue(codec::PromptTail::kByPosition, nullptr).ok());
   }
   const TierCounts after = cache.tier_counts();

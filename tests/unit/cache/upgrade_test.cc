@@ -4,6 +4,7 @@
 
 #include "kvant/cache/sequence.h"
 #include "support/block_reference.h"
+#include "unit/cache/append_rows.h"
 #include "unit/cache/attend_all.h"
 
 namespace kvant::cache {
@@ -24,17 +25,8 @@ class UpgradeTest : public testing::Test {
   }
   LayerCache Exact(uint32_t count = kTokens) {
     LayerCache cache = Empty();
-    Append(cache, count, 1);
+    AppendRows(cache, count, 1);
     return cache;
-  }
-  static void Append(LayerCache& cache, uint32_t count, uint64_t seed) {
-    const uint32_t first = cache.num_tokens();
-    ASSERT_TRUE(cache.ExtendExact(count).ok());
-    const test::LayerRows rows = test::MakeRows(kShape, count, seed);
-    for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
-      cache.StoreExact(head, first, count, &rows.keys[rows.Row(head, 0)], &rows.values[rows.Row(head, 0)],
-                       kShape.head_dim);
-    }
   }
   LayerCache Received(const TierMap& tiers) {
     const LayerCache sender = Exact();
@@ -142,7 +134,7 @@ TEST_F(UpgradeTest, WhatWasGeneratedMeanwhileStays) {
   const Upgrade upgrade = Between(from, to);
   const auto generate = [](LayerCache& cache) {
     for (int i = 0; i < 200; ++i) {
-      Append(cache, 1, static_cast<uint64_t>(i) + 7);
+      AppendRows(cache, 1, static_cast<uint64_t>(i) + 7);
       ASSERT_TRUE(cache.EncodeDue(codec::PromptTail::kByPosition, nullptr).ok());
     }
   };

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "unit/kernels/cache_fixture.h"
+#include "unit/kernels/isa_test_name.h"
 
 namespace kvant::kernels {
 namespace {
@@ -101,11 +102,6 @@ class AttendPairTest : public testing::TestWithParam<Isa> {
     ExpectAgrees(chunk, queries.view(), what);
   }
 };
-std::string IsaTestName(const testing::TestParamInfo<Isa>& isa) {
-  std::string name(IsaName(isa.param));
-  std::erase(name, '-');
-  return name;
-}
 INSTANTIATE_TEST_SUITE_P(Isas, AttendPairTest, testing::ValuesIn(AvailableIsas()), IsaTestName);
 
 TEST_P(AttendPairTest, AgreesOverHeadDimsAndRaggedCounts) {

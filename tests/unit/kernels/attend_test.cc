@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "unit/kernels/cache_fixture.h"
+#include "unit/kernels/isa_test_name.h"
 
 namespace kvant::kernels {
 namespace {
@@ -41,11 +42,6 @@ void ExpectAgrees(Isa isa, const SegmentSpec& spec, uint32_t heads, uint32_t num
 
 class AttendIsaTest : public testing::TestWithParam<Isa> {};
 
-std::string IsaTestName(const testing::TestParamInfo<Isa>& isa) {
-  std::string name(IsaName(isa.param));
-  std::erase(name, '-');
-  return name;
-}
 INSTANTIATE_TEST_SUITE_P(Isas, AttendIsaTest, testing::ValuesIn(AvailableIsas()), IsaTestName);
 
 TEST_P(AttendIsaTest, AgreesWithReferenceOverHeadDimsAndRaggedCounts) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kvant/kernels/pair_pages.h"
+#include "unit/kernels/isa_test_name.h"
 
 namespace kvant::kernels {
 namespace {
@@ -54,11 +55,6 @@ void ExpectReferenceBytes(Isa isa, const PairFormat& format, const WidthMap& map
 }
 
 class PackPairTest : public testing::TestWithParam<Isa> {};
-std::string IsaTestName(const testing::TestParamInfo<Isa>& isa) {
-  std::string name(IsaName(isa.param));
-  std::erase(name, '-');
-  return name;
-}
 INSTANTIATE_TEST_SUITE_P(Isas, PackPairTest, testing::ValuesIn(AvailableIsas()), IsaTestName);
 
 TEST_P(PackPairTest, GivesTheReferenceBytes) {

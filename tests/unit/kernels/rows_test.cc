@@ -12,6 +12,7 @@
 #include <string>
 
 #include "support/token_rows.h"
+#include "unit/kernels/isa_test_name.h"
 
 namespace kvant::kernels {
 namespace {
@@ -52,11 +53,6 @@ class RowsIsaTest : public testing::TestWithParam<Isa> {
  protected:
   const RowKernels& kernels_ = RowKernelsOf(GetParam());
 };
-std::string IsaTestName(const testing::TestParamInfo<Isa>& isa) {
-  std::string name(IsaName(isa.param));
-  std::erase(name, '-');
-  return name;
-}
 INSTANTIATE_TEST_SUITE_P(Isas, RowsIsaTest, testing::ValuesIn(AvailableIsas()), IsaTestName);
 
 template <typename Body>
