@@ -223,14 +223,65 @@ TEST_F(GenerateTest, TheSameTextLocallyAndDisaggregatedFromPairPages) {
   }
 }
 
+// Counts the upgrades that one end has posted.
+class UpgradesCounted : public transport::TapEndpoint {
+ public:
+  UpgradesCounted(transport::Endpoint* inner, std::atomic<int>* posted)
+      : TapEndpoint(inner, [](std::span<const std::byte>) { return OkStatus(); }), posted_(posted) {}
+
+  Result<transport::OperationId> Post(Buffer&& message, transport::Deadline deadline) override {
+    const auto frame = wire::OpenFrame(std::as_const(message).bytes());
+    const bool upgrade = frame.ok() && frame->header.type == wire::FrameType::kUpgrade;
+    auto id = TapEndpoint::Post(std::move(message), deadline);
+    *posted_ += upgrade && id.ok() ? 1 : 0;
+    return id;
+  }
+
+ private:
+  std::atomic<int>* posted_;
+};
+
+// A tap that lets text pass only when all upgrades that were asked for have been posted: the answer of a tiny model is
+// shorter than the way of a request.
+transport::Tap TextAfterUpgrades(const std::atomic<int>* posted) {
+  return [posted, asked = 0](std::span<const std::byte> message) mutable {
+    const auto frame = wire::OpenFrame(message);
+    asked += frame.ok() && frame->header.type == wire::FrameType::kUpgradeRequest ? 1 : 0;
+    if (frame.ok() && frame->header.type == wire::FrameType::kAnswerText) {
+      const auto deadline = transport::After(std::chrono::seconds(20));
+      while (*posted < asked && transport::Clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    }
+    return OkStatus();
+  };
+}
+
 // Tokens sent at 4 bits are raised to the tiers of the larger budget by the planes that were missing.
 TEST_F(GenerateTest, APromptIsRefinedWhileItsAnswerIsDecoded) {
   engine::GenerateOptions options;
   options.max_tokens = 40;
   options.ignore_eos = true;
   const auto plain = Disaggregated("progressive:b=0.25,sinks=0", options);
-  const auto refined = Disaggregated("progressive:b=0.25,sinks=0,refine=0.75", options);
   ASSERT_TRUE(plain.ok()) << plain.status().message();
+
+  const transport::LoopbackPair pair = transport::MakeLoopback({}).value();
+  std::atomic<int> posted = 0;
+  UpgradesCounted prefill_end(pair.first.get(), &posted);
+  transport::TapEndpoint decode_end(pair.second.get(), TextAfterUpgrades(&posted));
+  cache::MemoryAccount account;
+  Status served;
+  std::thread worker([&] {
+    served = engine::ServeSession(*decode_->engine, *tokenizer_, decode_end,
+                                  {.max_context_tokens = 2000, .account = &account})
+                 .status();
+  });
+  const auto refined =
+      engine::GenerateRemote(*prefill_->engine, *tokenizer_, prompt_, prefill_end,
+                             {.wire = *codec::ParsePrecision("progressive:b=0.25,sinks=0,refine=0.75")}, options, {});
+  pair.first->Close();
+  worker.join();
+  ASSERT_TRUE(served.ok()) << served.message();
   ASSERT_TRUE(refined.ok()) << refined.status().message();
   const auto tokens = static_cast<uint32_t>(prompt_.size());
   EXPECT_EQ(plain->upgrade_bytes, 0U);
