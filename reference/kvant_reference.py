@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 INVALID_ARGUMENT, OUT_OF_RANGE, CAPACITY_EXCEEDED, CORRUPTION = 1, 2, 3, 4
-VERSION_UNSUPPORTED, PRECISION_UNSUPPORTED, MODEL_UNSUPPORTED = 5, 6, 7
+VERSION_UNSUPPORTED, PRECISION_UNSUPPORTED, MODEL_UNSUPPORTED, NUMERIC = 5, 6, 7, 8
 
 HEADER_BYTES = 40
 MAX_PAYLOAD = 2**36
@@ -35,8 +35,8 @@ ENDLESS = 2**32 - 1
 
 TYPES = {1: "hello", 2: "hello reply", 3: "layer", 4: "finish", 5: "done", 6: "error", 7: "cancel",
          16: "answer request", 17: "answer text", 18: "answer end",
-         19: "upgrade offer", 20: "upgrade request", 21: "upgrade", 22: "session"}
-OF_A_LAYER = ("layer", "upgrade request", "upgrade")
+         19: "upgrade offer", 20: "upgrade request", 21: "upgrade", 22: "session", 23: "maps"}
+OF_A_LAYER = ("layer", "upgrade request", "upgrade", "maps")
 FP16, INT8, INT4, INT4_AFFINE = range(4)
 BITS = {FP16: 16, INT8: 8, INT4: 4, INT4_AFFINE: 4}
 TIERS, PROGRESSIVE = 4, 5  # the codec bytes where every token has a tier of its own: of plain codecs, of one code
@@ -269,31 +269,43 @@ def decode_layer(reader, frame):
 
 # ---- pair pages: pair-pages.md ----
 
-def decode_pair_layer(reader, frame, fields):
-    require(fields["equalized"] == 0, INVALID_ARGUMENT, "equalized pair pages")
+def take_pair_format(reader, d):
     version, bits, tokens, group, key_rule, value_rule, turned, pairs, key_bits, zero = reader.take("BBHHBBBBHI")
     require(version == 1, VERSION_UNSUPPORTED, f"pair pages of version {version}")
     for name, value in (("key rule", key_rule), ("value rule", value_rule), ("turned", turned), ("pairs", pairs)):
         in_range(name, value, 0, 1)
     in_range("reserved", zero, 0, 0)
-    d, h, e = fields["head_dim"], fields["num_kv_heads"], fields["num_encoded"]
     require(d % 16 == 0, MODEL_UNSUPPORTED, f"head dimension {d}")
     require(tokens in PAGE_TOKENS and bits in (2, 3, 4, 8), INVALID_ARGUMENT, "page")
     require(group > 0 and group % 16 == 0 and d % group == 0, INVALID_ARGUMENT, f"value group {group}")
     require(d <= key_bits <= 4 * d and key_bits % 2 == 0, INVALID_ARGUMENT, f"key bits {key_bits}")
+    return dict(value_bits=bits, page_tokens=tokens, value_group=group, key_rule=key_rule, value_rule=value_rule,
+                turned=turned, pairs=pairs, key_bits=key_bits)
+
+
+def take_widths(reader, d, key_bits):
+    packed = reader.array(np.uint8, d // 4)
+    widths = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
+    require(((widths >= 1) & (widths <= 4)).all() and 2 * int(widths.sum()) == key_bits, CORRUPTION, "width map")
+    return widths
+
+
+def decode_pair_layer(reader, frame, fields):
+    require(fields["equalized"] == 0, INVALID_ARGUMENT, "equalized pair pages")
+    d, h, e = fields["head_dim"], fields["num_kv_heads"], fields["num_encoded"]
+    form = take_pair_format(reader, d)
+    bits, tokens, group = form["value_bits"], form["page_tokens"], form["value_group"]
+    key_bits, pairs, turned = form["key_bits"], form["pairs"], form["turned"]
     require(e % tokens == 0, INVALID_ARGUMENT, f"{e} tokens in pages of {tokens}")
     page = key_bits * tokens // 8 + 4 * d + tokens * d * bits // 8 + 4 * tokens * d // group
     exact = fields["num_sinks"] + fields["num_tail"]
     size = h * (d // 4 + e // tokens * page + 4 * d * exact)
     require(16 + size <= MAX_PAYLOAD - 24, CAPACITY_EXCEEDED, f"a block of {size} bytes")
     reader.rest(size)
-    fields.update(value_bits=bits, page_tokens=tokens, value_group=group, key_rule=key_rule, value_rule=value_rule,
-                  turned=turned, pairs=pairs, key_bits=key_bits)
+    fields.update(form)
     maps = []
     for _ in range(h):
-        packed = reader.array(np.uint8, d // 4)
-        widths = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
-        require(((widths >= 1) & (widths <= 4)).all() and 2 * int(widths.sum()) == key_bits, CORRUPTION, "width map")
+        widths = take_widths(reader, d, key_bits)
         maps.append(np.repeat(widths, 2) if pairs else np.concatenate([widths, widths]))
     keys, values = [], []
     for head in range(h):
@@ -567,12 +579,33 @@ def decode_session(reader, frame):
     frame.fields.update(precision=text.decode("ascii"))
 
 
+def decode_maps(reader, frame):
+    (kind,) = reader.take("I")
+    fields = reader.take("III", "num_layers", "num_kv_heads", "head_dim")
+    (zero,) = reader.take("Q")
+    in_range("kind of maps", kind, 1, 2)
+    check_shape(fields)
+    in_range("layer", frame.fields["layer"], 0, fields["num_layers"] - 1)
+    in_range("reserved", zero, 0, 0)
+    h, d = fields["num_kv_heads"], fields["head_dim"]
+    if kind == 1:
+        reader.rest(16 + h * (d // 4))
+        fields.update(take_pair_format(reader, d))
+        fields["widths"] = np.concatenate([take_widths(reader, d, fields["key_bits"]) for _ in range(h)]).tolist()
+    else:
+        reader.rest(4 * h * d)
+        mean, scale = (reader.array(np.uint16, h * d) for _ in "ms")
+        require(((mean & 0x7C00) != 0x7C00).all() and ((scale > 0) & (scale < 0x7C00)).all(), NUMERIC, "equalization")
+        fields["half_bits"] = mean.tolist() + scale.tolist()
+    frame.fields.update(fields)
+
+
 DECODERS = {
     "hello": decode_hello, "hello reply": decode_verdict(0), "layer": decode_layer, "finish": decode_finish,
     "done": decode_done, "error": decode_verdict(1), "cancel": decode_cancel,
     "answer request": decode_answer_request, "answer text": decode_answer_text, "answer end": decode_answer_end,
     "upgrade offer": decode_upgrade_offer, "upgrade request": decode_upgrade(False), "upgrade": decode_upgrade(True),
-    "session": decode_session,
+    "session": decode_session, "maps": decode_maps,
 }
 
 

@@ -82,11 +82,7 @@ Result<codec::Equalization> ReadMap(const codec::LayerBlockLayout& layout, std::
                           layout.shape.head_dim,
                           {halves.begin(), halves.begin() + static_cast<ptrdiff_t>(half_count)},
                           {halves.begin() + static_cast<ptrdiff_t>(half_count), halves.end()}};
-  const bool positive =
-      std::all_of(map.scale.begin(), map.scale.end(), [](Half scale) { return scale.bits > 0 && scale.bits < 0x7C00; });
-  if (!AllFinite(map.mean) || !positive) {
-    return Status(StatusCode::kNumeric, "an equalization mean is not finite or a scale is not positive");
-  }
+  KVANT_RETURN_IF_ERROR(codec::CheckEqualization(map));
   return map;
 }
 
@@ -131,10 +127,10 @@ void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std
   KVANT_CHECK(layout.pairs || layout.counts().total() == layout.split.num_encoded,
               "the layout was planned with these tiers");
   std::optional<codec::Equalization> measured;
-  if (layout.equalized) {
+  if (layout.equalized && !equalization_) {
     measured = MeasureEqualization(pool);
   }
-  const codec::Equalization* map = measured ? &*measured : nullptr;
+  const codec::Equalization* map = !layout.equalized ? nullptr : measured ? &*measured : &*equalization_;
   WriteBeforeHeads(layout, map, block);
   ForEachHead(pool, [&](uint32_t kv_head) { WriteHead(layout, map, tiers, kv_head, block); });
 }
@@ -195,7 +191,11 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
     KVANT_RETURN_IF_ERROR(CheckHead(codec::HeadOf(layout, block, kv_head), layout.progressive, kv_head));
   }
   if (layout.equalized) {
-    KVANT_ASSIGN_OR_RETURN(equalization_, ReadMap(layout, block));
+    KVANT_ASSIGN_OR_RETURN(codec::Equalization map, ReadMap(layout, block));
+    if (equalization_ && *equalization_ != map) {
+      return OtherMaps();
+    }
+    equalization_ = std::move(map);
   }
   if (layout.pairs) {
     KVANT_RETURN_IF_ERROR(AdoptPairHeader(layout, block));

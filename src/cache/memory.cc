@@ -22,9 +22,16 @@ MemoryAccount::~MemoryAccount() {
   FreeSlabs();
 }
 
-Status MemoryAccount::CheckRoom(uint64_t bytes) const {
-  const std::lock_guard lock(mutex_);
-  return CheckRoomLocked(bytes);
+Status MemoryAccount::CheckRoom(uint64_t bytes) {
+  const auto check = [&] {
+    const std::lock_guard lock(mutex_);
+    return CheckRoomLocked(bytes);
+  };
+  Status room = check();
+  while (!room.ok() && reclaim_ && reclaim_()) {
+    room = check();
+  }
+  return room;
 }
 
 Status MemoryAccount::CheckRoomLocked(uint64_t bytes) const {
@@ -38,6 +45,11 @@ Status MemoryAccount::CheckRoomLocked(uint64_t bytes) const {
 
 Result<std::byte*> MemoryAccount::AllocatePage(uint64_t bytes) {
   KVANT_CHECK(bytes > 0 && bytes % 64 == 0, "records are padded to 64 bytes");
+  KVANT_RETURN_IF_ERROR(CheckRoom(bytes));
+  return TryAllocatePage(bytes);
+}
+
+Result<std::byte*> MemoryAccount::TryAllocatePage(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   KVANT_RETURN_IF_ERROR(CheckRoomLocked(bytes));
   std::vector<std::byte*>& pages = free_pages_[bytes];
@@ -69,12 +81,28 @@ Status MemoryAccount::CutSlab(uint64_t page_bytes) {
 
 void MemoryAccount::FreePage(std::byte* page, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
+  if (const auto shared = more_owners_.find(page); shared != more_owners_.end()) {
+    if (--shared->second == 0) {
+      more_owners_.erase(shared);
+    }
+    return;
+  }
   KVANT_CHECK(in_use_bytes_ >= bytes, "only what was allocated is freed");
   in_use_bytes_ -= bytes;
   free_pages_[bytes].push_back(page);
   if (in_use_bytes_ == 0) {
     FreeSlabs();
   }
+}
+
+void MemoryAccount::SharePage(const std::byte* page) {
+  const std::lock_guard lock(mutex_);
+  ++more_owners_[page];
+}
+
+bool MemoryAccount::IsShared(const std::byte* page) const {
+  const std::lock_guard lock(mutex_);
+  return more_owners_.contains(page);
 }
 
 void MemoryAccount::FreeSlabs() {

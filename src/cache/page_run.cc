@@ -1,6 +1,7 @@
 #include "kvant/cache/page_run.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "kvant/base/check.h"
@@ -35,7 +36,34 @@ PageRun& PageRun::operator=(PageRun&& other) noexcept {
   return *this;
 }
 
+PageRun PageRun::Fork() const {
+  PageRun fork(layout_, 1, account_);
+  fork.page_bytes_ = page_bytes_;
+  fork.pages_ = pages_;
+  fork.released_pages_ = released_pages_;
+  fork.num_tokens_ = num_tokens_;
+  for (size_t i = released_pages_; i < pages_.size(); ++i) {
+    account_->SharePage(pages_[i]);
+  }
+  return fork;
+}
+
+// The page that has slots left is this run's alone afterwards.
+Status PageRun::OwnLastPage() {
+  const size_t last = num_tokens_ / layout_.capacity;
+  if (last >= pages_.size() || pages_[last] == nullptr || !account_->IsShared(pages_[last])) {
+    return OkStatus();
+  }
+  KVANT_ASSIGN_OR_RETURN(std::byte * page, account_->AllocatePage(page_bytes_));
+  std::memcpy(page, pages_[last], page_bytes_);
+  FreePage(std::exchange(pages_[last], page));
+  return OkStatus();
+}
+
 Status PageRun::Extend(uint32_t count) {
+  if (count > 0) {
+    KVANT_RETURN_IF_ERROR(OwnLastPage());
+  }
   const size_t pages_before = pages_.size();
   while (pages_.size() * layout_.capacity < size_t{num_tokens_} + count) {
     if (Status status = AddPage(); !status.ok()) {
@@ -68,8 +96,7 @@ void PageRun::Shrink(uint32_t count) {
 void PageRun::Release(uint32_t token) {
   const uint32_t end = std::min(token / layout_.capacity, static_cast<uint32_t>(pages_.size()));
   for (; released_pages_ < end; ++released_pages_) {
-    // NOLINTNEXTLINE: allocated by AddPage, const for the readers' span
-    account_->FreePage(const_cast<std::byte*>(std::exchange(pages_[released_pages_], nullptr)), page_bytes_);
+    FreePage(std::exchange(pages_[released_pages_], nullptr));
   }
 }
 
@@ -79,10 +106,14 @@ Status PageRun::AddPage() {
   return OkStatus();
 }
 
+void PageRun::FreePage(const std::byte* page) {
+  // NOLINTNEXTLINE: allocated by AddPage, const for the readers' span
+  account_->FreePage(const_cast<std::byte*>(page), page_bytes_);
+}
+
 void PageRun::FreePages(size_t keep) {
   for (size_t i = std::max<size_t>(keep, released_pages_); i < pages_.size(); ++i) {
-    // NOLINTNEXTLINE: allocated by AddPage, const for the readers' span
-    account_->FreePage(const_cast<std::byte*>(pages_[i]), page_bytes_);
+    FreePage(pages_[i]);
   }
   if (keep < pages_.size()) {
     pages_.resize(keep);

@@ -31,6 +31,24 @@ void LayerCache::SetPairMaps(codec::PairLayout pairs, std::span<const codec::Wid
   UsePairMaps({maps.begin(), maps.end()});
 }
 
+Status LayerCache::OtherMaps() { return {StatusCode::kMismatch, "made by other maps than the model's profile has"}; }
+
+void LayerCache::UseMaps(const codec::LayerMaps& maps) {
+  if (precision_.pairs) {
+    SetPairMaps(maps.pairs->pairs, maps.widths);
+  } else {
+    equalization_ = maps.equalization;
+  }
+}
+
+codec::LayerMaps LayerCache::maps() const {
+  codec::LayerMaps maps{pair_format_, {}, equalization_};
+  for (const kernels::PairPlan& plan : plans_) {
+    maps.widths.push_back(plan.map());
+  }
+  return maps;
+}
+
 void LayerCache::UsePairMaps(std::vector<codec::WidthMap> maps) {
   plans_.clear();
   for (codec::WidthMap& map : maps) {
@@ -110,6 +128,10 @@ Status LayerCache::AdoptPairHeader(const codec::LayerBlockLayout& layout, std::s
     for (size_t at = 0; at < pages.size(); at += page_layout.total_bytes) {
       KVANT_RETURN_IF_ERROR(CheckScales(page_layout, pages.subspan(at, page_layout.total_bytes), kv_head));
     }
+  }
+  const auto planned = [](const kernels::PairPlan& plan, const codec::WidthMap& map) { return plan.map() == map; };
+  if (!plans_.empty() && !std::equal(plans_.begin(), plans_.end(), maps.begin(), maps.end(), planned)) {
+    return OtherMaps();
   }
   pair_format_ = layout.pairs;
   UsePairMaps(std::move(maps));

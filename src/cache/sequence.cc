@@ -1,5 +1,6 @@
 #include "kvant/cache/sequence.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "kvant/base/check.h"
@@ -13,6 +14,32 @@ Sequence::Sequence(const codec::CacheShape& shape, const codec::Precision& preci
   layers_.reserve(shape.num_layers);
   for (uint32_t i = 0; i < shape.num_layers; ++i) {
     layers_.emplace_back(shape, precision, isa, account);
+  }
+}
+
+Sequence::Sequence(const Sequence& other, ForkTag) : shape_(other.shape_), precision_(other.precision_) {
+  layers_.reserve(other.layers_.size());
+  for (const LayerCache& layer : other.layers_) {
+    layers_.push_back(layer.Fork());
+  }
+}
+
+Sequence Sequence::Fork() const { return {*this, ForkTag()}; }
+
+uint32_t Sequence::ReusableTokens(uint32_t tokens) const {
+  uint32_t common = std::min(tokens, num_tokens());
+  for (uint32_t before = UINT32_MAX; before != common;) {  // what one layer cuts, the others are asked again
+    before = common;
+    for (const LayerCache& layer : layers_) {
+      common = layer.ReusableTokens(common);
+    }
+  }
+  return common;
+}
+
+void Sequence::KeepFirst(uint32_t tokens) {
+  for (LayerCache& layer : layers_) {
+    layer.KeepFirst(tokens);
   }
 }
 

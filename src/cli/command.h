@@ -45,6 +45,7 @@ class Program {
 };
 
 void AddBenchCommand(Program& program);
+void AddCalibrateCommand(Program& program);
 void AddDecodeWorkerCommand(Program& program);
 void AddEvalCommand(Program& program);
 void AddGenerateCommand(Program& program);

@@ -10,6 +10,7 @@
 #include "cli/format.h"
 #include "cli/generate_flags.h"
 #include "cli/precision_list.h"
+#include "cli/profile_store.h"
 #include "kvant/engine/tokenizer.h"
 #include "kvant/eval/perplexity.h"
 
@@ -22,6 +23,7 @@ struct EvalFlags {
   std::string kv = "int8,int4";
   std::string protocol = "prompt";
   std::string text = "../shared/evaldata/wikitext2/wiki.test.raw";
+  std::string profile;
   std::string csv;
   uint32_t context = 0;
   bool quick = false;
@@ -49,10 +51,9 @@ Result<eval::Protocol> ParseProtocol(const std::string& word) {
   return Status(StatusCode::kInvalidArgument, "unknown protocol '" + word + "'; known are prompt, all");
 }
 
-Result<std::vector<int32_t>> ReadTokens(const OpenedEngine& opened, const std::string& path) {
+Result<std::vector<int32_t>> ReadTokens(const engine::Tokenizer& tokenizer, const std::string& path) {
   KVANT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--text", path));
-  KVANT_ASSIGN_OR_RETURN(const auto tokenizer, engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
-  return tokenizer->Encode(text, false);
+  return tokenizer.Encode(text, false);
 }
 
 double PercentOf(double log_increase) { return 100.0 * std::expm1(log_increase); }
@@ -124,7 +125,9 @@ Status RunEval(EvalFlags& flags, Console& console) {
   }
   KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine, flags.context));
   KVANT_RETURN_IF_ERROR(CheckContext(flags.context, flags.options.window_tokens, opened.model->params(), console));
-  KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(opened, flags.text));
+  KVANT_ASSIGN_OR_RETURN(const auto tokenizer, engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
+  KVANT_RETURN_IF_ERROR(UseProfiles(precisions, flags.profile, *tokenizer, *opened.engine));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(*tokenizer, flags.text));
   KVANT_ASSIGN_OR_RETURN(const std::vector<eval::PerplexityResult> results,
                          eval::Perplexity(*opened.engine, tokens, precisions, flags.options));
   console.ClearProgress();
@@ -155,6 +158,7 @@ void AddEvalCommand(Program& program) {
   AddOption(*command, "--protocol", flags->protocol,
             "prompt: exact prompt, quantized, then the rest scored over it; all: every query meets quantized keys");
   AddOption(*command, "--text", flags->text, "Text file to score");
+  AddProfileFlag(*command, flags->profile);
   AddOption(*command, "--windows", flags->options.num_windows, "Consecutive windows of the text");
   AddOption(*command, "--window-tokens", flags->options.window_tokens, "Tokens of a window");
   AddOption(*command, "--context", flags->context, "Tokens a window may have; 0 is what the model is meant for");

@@ -10,6 +10,7 @@
 #include "cli/generate_flags.h"
 #include "cli/generate_report.h"
 #include "cli/interrupt.h"
+#include "cli/profile_store.h"
 #include "kvant/engine/remote.h"
 #include "kvant/transport/ucx.h"
 
@@ -141,6 +142,7 @@ Status RunGenerate(GenerateFlags flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(FrameSaver saver, FrameSaver::Create(flags.save_frames));
   KVANT_ASSIGN_OR_RETURN(Opened opened, Open(flags, console));
   KVANT_RETURN_IF_ERROR(CheckContext(flags.options.context, 0, opened.main.model->params(), console));
+  KVANT_RETURN_IF_ERROR(UseProfiles(std::span(&plan.kv, 1), flags.profile, *opened.tokenizer, *opened.main.engine));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, Tokenize(*opened.tokenizer, prompt, flags.raw));
   KVANT_ASSIGN_OR_RETURN(const engine::GenerateReport report, Generate(opened, tokens, plan, flags, saver, console));
   KVANT_RETURN_IF_ERROR(saver.Close());

@@ -8,6 +8,8 @@
 #include <iostream>
 #include <istream>
 
+#include "cli/profile_store.h"
+
 namespace kvant::cli {
 namespace {
 
@@ -110,6 +112,7 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--session", flags.options.session,
             "File that keeps the cache: a prompt that begins with what it holds goes on from there, and it is written "
             "anew in the end");
+  AddProfileFlag(command, flags.profile);
   AddSamplingFlags(command, flags.options.sampling);
   AddOption(command, "--grammar", flags.grammar_file, "File with a GBNF grammar that the answer must follow");
 }

@@ -25,6 +25,7 @@ struct GenerateFlags {
   uint32_t ttft_target_ms = 0;  ///< 0: none
   std::string save_frames;      ///< file for what is sent; empty: none
   std::string grammar_file;
+  std::string profile;  ///< file with the model's maps; empty: where calibrate puts it
   engine::GenerateOptions options;
 };
 

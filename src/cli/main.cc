@@ -3,6 +3,7 @@
 int main(int argc, char** argv) {
   kvant::cli::Program program;
   kvant::cli::AddBenchCommand(program);
+  kvant::cli::AddCalibrateCommand(program);
   kvant::cli::AddDecodeWorkerCommand(program);
   kvant::cli::AddEvalCommand(program);
   kvant::cli::AddGenerateCommand(program);

@@ -31,17 +31,23 @@ Status NoModel(const std::string& name, const fs::path& dir) {
 
 }  // namespace
 
+Result<std::string> DataDir() {
+  if (const std::string_view data = Environment("XDG_DATA_HOME"); !data.empty()) {
+    return (fs::path(data) / "kvant").string();
+  }
+  if (const std::string_view home = Environment("HOME"); !home.empty()) {
+    return (fs::path(home) / ".local/share/kvant").string();
+  }
+  return Status(StatusCode::kNotFound, "no data folder: set XDG_DATA_HOME or HOME");
+}
+
 Result<std::string> ModelsDir(const std::string& given) {
   if (!given.empty()) {
     return given;
   }
-  if (const std::string_view data = Environment("XDG_DATA_HOME"); !data.empty()) {
-    return (fs::path(data) / "kvant/models").string();
-  }
-  if (const std::string_view home = Environment("HOME"); !home.empty()) {
-    return (fs::path(home) / ".local/share/kvant/models").string();
-  }
-  return Status(StatusCode::kNotFound, "no folder for models: set --models-dir, XDG_DATA_HOME or HOME");
+  const Result<std::string> data = DataDir();
+  return data.ok() ? Result<std::string>((fs::path(*data) / "models").string())
+                   : Status(StatusCode::kNotFound, "no folder for models: set --models-dir, XDG_DATA_HOME or HOME");
 }
 
 Result<std::string> FindModel(const std::string& name, const std::string& models_dir) {

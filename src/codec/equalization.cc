@@ -7,6 +7,14 @@
 
 namespace kvant::codec {
 
+Status CheckEqualization(const Equalization& map) {
+  const bool positive =
+      std::all_of(map.scale.begin(), map.scale.end(), [](Half scale) { return scale.bits > 0 && scale.bits < 0x7C00; });
+  return AllFinite(map.mean) && positive
+             ? OkStatus()
+             : Status(StatusCode::kNumeric, "an equalization mean is not finite or a scale is not positive");
+}
+
 void AddKey(std::span<const Half> key, const KeyStats& stats) {
   for (size_t c = 0; c < key.size(); ++c) {
     const float value = ToFloat(key[c]);

@@ -37,10 +37,11 @@ Status ApplyOption(std::string_view word, std::string_view option, Precision* pr
   const std::string_view name = option.substr(0, equals);
   const std::string_view value = equals == std::string_view::npos ? "" : option.substr(equals + 1);
   if (name == "eq") {
-    if (value != "on" && value != "off") {
-      return Invalid(word, option, "must be eq=on or eq=off");
+    if (value != "on" && value != "off" && value != "model") {
+      return Invalid(word, option, "must be eq=on, eq=off or eq=model");
     }
-    precision->equalize = value == "on";
+    precision->equalize = value != "off";
+    precision->maps_of_model = value == "model";
     return OkStatus();
   }
   if (name == "sinks") {
@@ -87,10 +88,8 @@ Result<Precision> ParsePairs(std::string_view word) {
     return Invalid(word, "residual=" + std::to_string(precision.pairs->residual),
                    "is not a page: tokens wait until they fill one, of g= tokens");
   }
-  if (precision.pairs->map_of_model) {
-    return Invalid(word, "map=model", "is not supported yet: maps come from the prompt");
-  }
   precision.equalize = false;
+  precision.maps_of_model = precision.pairs->map_of_model;
   precision.num_sinks = precision.pairs->num_sinks;
   precision.residual = precision.pairs->page_tokens;
   return precision;
@@ -143,8 +142,8 @@ std::string PrecisionWord(const Precision& precision) {
   std::string word = precision.spectrum                     ? SpectrumWord(*precision.spectrum)
                      : precision.codec == TokenCodec::kInt8 ? "int8"
                                                             : "int4";
-  if (!precision.equalize) {
-    word += ",eq=off";
+  if (!precision.equalize || precision.maps_of_model) {
+    word += precision.equalize ? ",eq=model" : ",eq=off";
   }
   if (precision.num_sinks != defaults.num_sinks) {
     word += ",sinks=" + std::to_string(precision.num_sinks);

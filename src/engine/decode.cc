@@ -1,10 +1,14 @@
 #include <ggml-backend.h>
 #include <ggml.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
+
 #include "engine/attention_op.h"
 #include "engine/graph.h"
 #include "kvant/base/check.h"
-#include "kvant/engine/engine.h"
+#include "kvant/engine/profile.h"
 
 namespace kvant::engine {
 
@@ -30,9 +34,31 @@ Engine::Engine(const Model* model, Backend* backend, uint32_t context_tokens)
 
 Engine::~Engine() = default;
 
-cache::Sequence Engine::NewSequence(const codec::Precision& precision, cache::MemoryAccount* account) const {
+void Engine::UseProfile(std::shared_ptr<const Profile> profile) {
+  std::erase_if(profiles_, [&](const auto& known) { return known->precision == profile->precision; });
+  profiles_.push_back(std::move(profile));
+}
+
+const Profile* Engine::FindProfile(const codec::Precision& precision) const {
+  const auto found = std::find_if(profiles_.begin(), profiles_.end(),
+                                  [&](const auto& profile) { return profile->precision == precision; });
+  return found == profiles_.end() ? nullptr : found->get();
+}
+
+Result<cache::Sequence> Engine::NewSequence(const codec::Precision& precision, cache::MemoryAccount* account) const {
   cache::Sequence sequence(model_->cache_shape(), precision, backend_->isa(), account);
   sequence.SetWindows(model_->params().windows);
+  if (!precision.maps_of_model) {
+    return sequence;
+  }
+  const Profile* profile = FindProfile(precision);
+  if (profile == nullptr) {
+    return Status(StatusCode::kNotFound, "precision '" + codec::PrecisionWord(precision) +
+                                             "' takes its maps from a profile of the model, and there is none of it");
+  }
+  for (uint32_t layer = 0; layer < sequence.shape().num_layers; ++layer) {
+    sequence.layer(layer).UseMaps(profile->layers[layer]);
+  }
   return sequence;
 }
 

@@ -26,7 +26,7 @@ struct Choice {
 
 PromptStatistics StatisticsFor(const codec::Precision& precision) {
   if (precision.pairs) {
-    return PromptStatistics::kPairs;
+    return precision.maps_of_model ? PromptStatistics::kNone : PromptStatistics::kPairs;
   }
   if (!precision.spectrum || !policy::ReadsAttention(*precision.spectrum)) {
     return PromptStatistics::kNone;

@@ -74,7 +74,7 @@ Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
                                           .num_prompt_tokens = num_tokens,
                                           .num_context_tokens = job.context_tokens}));
   job.account = std::make_unique<cache::MemoryAccount>(job.options->memory_limit_bytes);
-  cache::Sequence sequence = job.engine->NewSequence(job.wire, job.account.get());
+  KVANT_ASSIGN_OR_RETURN(cache::Sequence sequence, job.engine->NewSequence(job.wire, job.account.get()));
   if (job.wire.spectrum && job.wire.spectrum->refine) {
     job.cold_store = std::make_unique<ColdStore>(std::move(sequence), *job.wire.spectrum);
   }

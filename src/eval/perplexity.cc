@@ -64,7 +64,7 @@ class WindowScorer {
 
   Result<Pass> Run(const codec::Precision& precision, const Pass* reference) {
     cache::MemoryAccount account;
-    cache::Sequence sequence = engine_.NewSequence(precision, &account);
+    KVANT_ASSIGN_OR_RETURN(cache::Sequence sequence, engine_.NewSequence(precision, &account));
     engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kEncodeAll, &engine_.backend().pool());
     Pass pass;
     engine::PrefillOptions prefill;

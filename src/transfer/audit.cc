@@ -7,6 +7,7 @@
 #include "kvant/cache/sequence.h"
 #include "kvant/wire/answer.h"
 #include "kvant/wire/layer_frame.h"
+#include "kvant/wire/maps_frame.h"
 #include "kvant/wire/upgrade.h"
 #include "transfer/agreement.h"
 
@@ -61,6 +62,7 @@ Status CheckFields(const wire::FrameView& frame) {
     case wire::FrameType::kUpgradeRequest: return wire::DecodeUpgradeRequest(frame).status();
     case wire::FrameType::kUpgrade: return wire::DecodeUpgrade(frame).status();
     case wire::FrameType::kSession: return wire::DecodeSession(frame).status();
+    case wire::FrameType::kMaps: return wire::DecodeMaps(frame).status();
     default: return OkStatus();
   }
 }

@@ -94,7 +94,8 @@ Status CheckFlags(const RawHeader& raw) { return CheckRange("flags", raw.flags, 
 
 Status CheckLayerField(const RawHeader& raw) {
   const auto type = static_cast<FrameType>(raw.type);
-  const bool has_layer = type == FrameType::kLayer || type == FrameType::kUpgradeRequest || type == FrameType::kUpgrade;
+  const bool has_layer = type == FrameType::kLayer || type == FrameType::kUpgradeRequest ||
+                         type == FrameType::kUpgrade || type == FrameType::kMaps;
   return CheckRange("layer", raw.layer, 0, has_layer ? kMaxLayers - 1 : 0);
 }
 
@@ -120,6 +121,7 @@ std::string_view FrameTypeName(FrameType type) {
     case FrameType::kUpgradeRequest: return "upgrade request";
     case FrameType::kUpgrade: return "upgrade";
     case FrameType::kSession: return "session";
+    case FrameType::kMaps: return "maps";
   }
   return kUnknownType;
 }

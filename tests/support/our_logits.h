@@ -12,7 +12,7 @@ namespace kvant::test {
 inline std::vector<float> OurLogits(LoadedModel& loaded, std::span<const int32_t> tokens, uint32_t chunk_tokens,
                                     size_t first_row = 0,
                                     engine::PromptAttention attention = engine::PromptAttention::kExact) {
-  cache::Sequence sequence = loaded.engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded.account);
+  cache::Sequence sequence = loaded.engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded.account).value();
   engine::EncodeInPlace consumer(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
   std::vector<float> all;
   std::vector<float> last;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kvant/wire/layer_frame.h"
+#include "kvant/wire/maps_frame.h"
 #include "kvant/wire/messages.h"
 #include "kvant/wire/upgrade.h"
 #include "support/block_reference.h"
@@ -129,9 +130,8 @@ WireSample LayerSample(const std::string& name, uint32_t layer, const codec::Lay
   return sample;
 }
 
-// Pages from the scalar codec, straight into the block.
-WireSample PairSample(const std::string& name, uint32_t layer, const codec::CacheShape& shape,
-                      const codec::PairFormat& format, codec::PairLayout pairs, const codec::TokenSplit& split) {
+// A map a KV head, of equal bits.
+std::vector<codec::WidthMap> SomeMaps(const codec::CacheShape& shape, codec::PairLayout pairs) {
   std::vector<codec::WidthMap> maps;
   for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
     codec::WidthMap map{pairs, std::vector<uint8_t>(shape.head_dim / 2)};
@@ -140,6 +140,25 @@ WireSample PairSample(const std::string& name, uint32_t layer, const codec::Cach
     }
     maps.push_back(map);
   }
+  return maps;
+}
+
+Lines& AddPairFormat(const codec::PairBlockFormat& block, Lines& lines) {
+  const codec::PairFormat& format = block.format;
+  return lines.Add("value_bits", format.value_bits)
+      .Add("page_tokens", format.page_tokens)
+      .Add("value_group", format.value_group)
+      .Add("key_rule", static_cast<uint32_t>(format.key_rule))
+      .Add("value_rule", static_cast<uint32_t>(format.value_rule))
+      .Add("turned", static_cast<uint32_t>(block.rotated_values))
+      .Add("pairs", static_cast<uint32_t>(block.pairs))
+      .Add("key_bits", block.bits_per_key);
+}
+
+// Pages from the scalar codec, straight into the block.
+WireSample PairSample(const std::string& name, uint32_t layer, const codec::CacheShape& shape,
+                      const codec::PairFormat& format, codec::PairLayout pairs, const codec::TokenSplit& split) {
+  const std::vector<codec::WidthMap> maps = SomeMaps(shape, pairs);
   codec::LayerBlockLayout layout{shape, TokenCodec::kInt8, false, split};
   layout.pairs = codec::PairBlockFormat{format, pairs, false, maps[0].BitsPerKey()};
   wire::BlockFrame frame = wire::AllocateLayer(kSession, layer, layout).value();
@@ -154,17 +173,61 @@ WireSample PairSample(const std::string& name, uint32_t layer, const codec::Cach
       .Add("num_layers", shape.num_layers)
       .Add("num_sinks", split.num_sinks)
       .Add("num_encoded", split.num_encoded)
-      .Add("num_tail", split.num_tail)
-      .Add("value_bits", format.value_bits)
-      .Add("page_tokens", format.page_tokens)
-      .Add("value_group", format.value_group)
-      .Add("key_rule", static_cast<uint32_t>(format.key_rule))
-      .Add("value_rule", static_cast<uint32_t>(format.value_rule))
-      .Add("turned", 0)
-      .Add("pairs", static_cast<uint32_t>(pairs))
-      .Add("key_bits", maps[0].BitsPerKey());
-  sample.fields = lines.Take();
+      .Add("num_tail", split.num_tail);
+  sample.fields = AddPairFormat(*layout.pairs, lines).Take();
   return sample;
+}
+
+template <typename T>
+std::string Numbers(std::span<const T> values) {
+  std::string text;
+  for (const T value : values) {
+    text.append(text.empty() ? "" : " ").append(std::to_string(static_cast<uint32_t>(value)));
+  }
+  return text;
+}
+
+Lines MapsFields(const wire::MapsFrame& frame) {
+  Lines lines = Begin("maps", frame.layer);
+  lines.Add("num_layers", frame.shape.num_layers)
+      .Add("num_kv_heads", frame.shape.num_kv_heads)
+      .Add("head_dim", frame.shape.head_dim);
+  return lines;
+}
+
+WireSample WidthsSample() {
+  wire::MapsFrame frame{5, {30, 2, 32}, {}};
+  frame.maps.widths = SomeMaps(frame.shape, codec::PairLayout::kHalfSplit);
+  frame.maps.pairs = codec::PairBlockFormat{{32, 128, 4, 32, codec::PairRule::kMidRise, codec::PairRule::kMinMax},
+                                            codec::PairLayout::kHalfSplit,
+                                            false,
+                                            frame.maps.widths[0].BitsPerKey()};
+  std::vector<uint8_t> widths;
+  for (const codec::WidthMap& map : frame.maps.widths) {
+    widths.insert(widths.end(), map.widths.begin(), map.widths.end());
+  }
+  Lines lines = MapsFields(frame);
+  AddPairFormat(*frame.maps.pairs, lines).Add("widths", Numbers(std::span<const uint8_t>(widths)));
+  return {"maps_widths", wire::EncodeMaps(kSession, frame).value(), lines.Take(), {}};
+}
+
+WireSample EqualizationSample() {
+  wire::MapsFrame frame{29, {30, 1, 36}, {}};
+  codec::Equalization map{1, 36, {}, {}};
+  std::vector<uint16_t> bits;
+  for (uint32_t i = 0; i < 36; ++i) {
+    map.mean.push_back(ToHalf(static_cast<float>(i) * 0.75F - 6.0F));
+    map.scale.push_back(ToHalf(static_cast<float>(i) * 0.5F + 0.25F));
+  }
+  for (const std::vector<Half>* halves : {&map.mean, &map.scale}) {
+    for (const Half half : *halves) {
+      bits.push_back(half.bits);
+    }
+  }
+  frame.maps.equalization = map;
+  Lines lines = MapsFields(frame);
+  lines.Add("half_bits", Numbers(std::span<const uint16_t>(bits)));
+  return {"maps_equalization", wire::EncodeMaps(kSession, frame).value(), lines.Take(), {}};
 }
 
 std::string TierIds(std::span<const codec::Tier> ids) {
@@ -286,6 +349,8 @@ std::vector<WireSample> GoldenSamples() {
                      wire::EncodeSession(kSession, "pairs:2.5,sinks=4").value(),
                      Begin("session").Add("precision", "pairs:2.5,sinks=4").Take(),
                      {}});
+  samples.push_back(WidthsSample());
+  samples.push_back(EqualizationSample());
   samples.push_back(OfferSample());
   samples.push_back(RequestSample());
   samples.push_back(UpgradeSample());

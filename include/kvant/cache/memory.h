@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kvant/base/status.h"
@@ -23,22 +26,30 @@ class MemoryAccount {
   MemoryAccount(const MemoryAccount&) = delete;
   MemoryAccount& operator=(const MemoryAccount&) = delete;
 
-  /// Whether `bytes` more would be allowed now.
+  /// Whether `bytes` more would be allowed now, after what can be reclaimed was.
   /// Errors  kCapacityExceeded with the bytes asked for, in use and allowed
-  Status CheckRoom(uint64_t bytes) const;
+  Status CheckRoom(uint64_t bytes);
 
   /// A zeroed page, 64-byte aligned. Requires bytes a multiple of 64
   /// Errors  CheckRoom's; kOutOfMemory; nothing is then counted
   Result<std::byte*> AllocatePage(uint64_t bytes);
-  /// `bytes` as it was asked for.
+  /// `bytes` as it was asked for. Of a page with several owners one is gone.
   void FreePage(std::byte* page, uint64_t bytes);
+  /// One owner more. Nobody may write to a page that has several.
+  void SharePage(const std::byte* page);
+  bool IsShared(const std::byte* page) const;
 
-  /// Bytes of pages that are in use, and the most there were.
+  /// Called where the limit would be exceeded, until it is not or there is nothing left to free, which `reclaim` says
+  /// by false. It frees pages by FreePage; empty: nobody does. Set while no page is asked for.
+  void SetReclaim(std::function<bool()> reclaim) { reclaim_ = std::move(reclaim); }
+
+  /// Bytes of pages that are in use, each counted once, and the most there were.
   uint64_t in_use_bytes() const;
   uint64_t peak_bytes() const;
 
  private:
   Status CheckRoomLocked(uint64_t bytes) const;
+  Result<std::byte*> TryAllocatePage(uint64_t bytes);
   Status CutSlab(uint64_t page_bytes);
   void FreeSlabs();
 
@@ -47,7 +58,9 @@ class MemoryAccount {
   uint64_t in_use_bytes_ = 0;
   uint64_t peak_bytes_ = 0;
   std::vector<void*> slabs_;
-  std::map<uint64_t, std::vector<std::byte*>> free_pages_;  ///< by page size
+  std::map<uint64_t, std::vector<std::byte*>> free_pages_;      ///< by page size
+  std::unordered_map<const std::byte*, uint32_t> more_owners_;  ///< than one, of pages that have them
+  std::function<bool()> reclaim_;
 };
 
 }  // namespace kvant::cache

@@ -22,6 +22,8 @@ class PageRun {
   ~PageRun();
   PageRun(PageRun&& other) noexcept;
   PageRun& operator=(PageRun&& other) noexcept;
+  /// The same tokens in the same pages: a page is copied when one of the runs adds tokens to it.
+  PageRun Fork() const;
 
   /// Of records of another format only capacity and record_bytes are set.
   const codec::TokenPageLayout& layout() const { return layout_; }
@@ -32,7 +34,8 @@ class PageRun {
   std::span<const std::byte* const> pages() const { return {pages_.data(), pages_.size()}; }
   size_t record_offset(uint32_t kv_head) const { return layout_.record_bytes * kv_head; }
 
-  /// Add slots for `count` tokens; their contents are to be stored before anyone reads them.
+  /// Add slots for `count` tokens; their contents are to be stored before anyone reads them. Only slots that were added
+  /// are written to.
   /// Errors  kCapacityExceeded, kOutOfMemory; the run is then as before
   Status Extend(uint32_t count);
   /// Add slots for `count` tokens that nobody will read: pages that hold nothing else are released from the start.
@@ -48,6 +51,8 @@ class PageRun {
 
  private:
   Status AddPage();
+  Status OwnLastPage();
+  void FreePage(const std::byte* page);
   void FreePages(size_t keep);
 
   codec::TokenPageLayout layout_;

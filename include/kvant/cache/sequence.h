@@ -15,6 +15,7 @@
 #include "kvant/cache/page_run.h"
 #include "kvant/codec/equalization.h"
 #include "kvant/codec/layer_block.h"
+#include "kvant/codec/layer_maps.h"
 #include "kvant/codec/precision.h"
 #include "kvant/codec/progressive.h"
 #include "kvant/kernels/attend.h"
@@ -45,6 +46,9 @@ class LayerCache {
  public:
   LayerCache(const codec::CacheShape& shape, const codec::Precision& precision, kernels::Isa isa,
              MemoryAccount* account);
+
+  /// The same tokens, in pages that both share until one of them writes (PageRun::Fork).
+  LayerCache Fork() const;
 
   const codec::CacheShape& shape() const { return shape_; }
   const codec::Precision& precision() const { return precision_; }
@@ -80,6 +84,13 @@ class LayerCache {
   /// Take back the last `count` tokens; only tokens still at fp16 can go.
   Status ShrinkExact(uint32_t count);
 
+  /// The longest beginning of at most `tokens` tokens that this layer can be cut back to, so that it is as if nothing
+  /// had followed: any that ends within what is still at fp16; a whole number of encoding steps where codes depend on
+  /// no later token (maps of the model, or none); none where a window has let go of what earlier tokens would see.
+  uint32_t ReusableTokens(uint32_t tokens) const;
+  /// Cut back to that beginning. Requires tokens == ReusableTokens(tokens)
+  void KeepFirst(uint32_t tokens);
+
   /// Forget all tokens and the map, and return their memory.
   void Clear();
 
@@ -92,6 +103,12 @@ class LayerCache {
   /// has to be called before anything is
   void SetPairMaps(codec::PairLayout pairs, std::span<const codec::WidthMap> maps);
   bool has_pair_maps() const { return !plans_.empty(); }
+  /// The maps by which keys are encoded, before any of them is: the model's. Requires those of the precision's kind
+  void UseMaps(const codec::LayerMaps& maps);
+  /// Those that were used or made; empty before.
+  codec::LayerMaps maps() const;
+  /// The equalization of the tokens that are still at fp16 beyond the sinks, at least one.
+  codec::Equalization MeasureEqualization(ThreadPool* pool) const;
   /// fp16 keys of the residual, in order. Shapes  keys [count, head_dim]
   void LoadResidualKeys(uint32_t kv_head, uint32_t first, uint32_t count, Half* keys) const {
     LoadRun(residual_, kv_head, first, count, keys, nullptr);
@@ -130,7 +147,8 @@ class LayerCache {
   void ExportBlock(std::span<std::byte> block, ThreadPool* pool) const;
   /// Become what a block holds.
   /// Errors  kMismatch when shape or codec are not this cache's; kInvalidArgument when tokens are already stored;
-  ///         kNumeric when a scale, zero, mean or exact row is not finite; kCorruption when tier ids and counts differ
+  ///         kNumeric when a scale, zero, mean or exact row is not finite; kCorruption when tier ids and counts differ;
+  ///         kMismatch when it was made by other maps than are used here
   Status AdoptBlock(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
 
   uint32_t num_chunks() const { return num_chunks_before(num_tokens()); }
@@ -169,7 +187,6 @@ class LayerCache {
                  const codec::ConstTokenRows& values) const;
   /// body(kv_head) for every KV head, on the pool's threads where there is a pool.
   void ForEachHead(ThreadPool* pool, const std::function<void(uint32_t)>& body) const;
-  codec::Equalization MeasureEqualization(ThreadPool* pool) const;
   /// Residual tokens [first, first + count), equalized where there is a map, encoded tier by tier, in order.
   void EncodeHead(const codec::Equalization* map, std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first,
                   uint32_t count, const RowSink& sink) const;
@@ -190,6 +207,7 @@ class LayerCache {
   /// Tier counts, pair format and maps, equalization map: what of them the layout has.
   void WriteBeforeHeads(const codec::LayerBlockLayout& layout, const codec::Equalization* map,
                         std::span<std::byte> block) const;
+  static Status OtherMaps();
   void UsePairMaps(std::vector<codec::WidthMap> maps);
   kernels::AttendSegment PairSegment(uint32_t kv_head) const;
   void PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte> page) const;
@@ -238,6 +256,13 @@ class Sequence {
   LayerCache& layer(uint32_t index) { return layers_[index]; }
   const LayerCache& layer(uint32_t index) const { return layers_[index]; }
 
+  /// The same tokens, in pages that both share until one of them writes: they need no memory of their own before. A
+  /// fork draws on the same account.
+  Sequence Fork() const;
+  /// LayerCache::ReusableTokens for all layers together, and the cut.
+  uint32_t ReusableTokens(uint32_t tokens) const;
+  void KeepFirst(uint32_t tokens);
+
   /// SetWindow of every layer. Shapes  [num_layers]
   void SetWindows(std::span<const uint32_t> windows);
   /// Bytes that the reachable tokens would need at fp16.
@@ -256,6 +281,9 @@ class Sequence {
   Status EncodeDue(ThreadPool* pool);
 
  private:
+  struct ForkTag {};
+  Sequence(const Sequence& other, ForkTag);
+
   codec::CacheShape shape_;
   codec::Precision precision_;
   std::vector<LayerCache> layers_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kvant/base/half.h"
+#include "kvant/base/status.h"
 
 namespace kvant::codec {
 
@@ -28,7 +29,11 @@ struct Equalization {
   std::span<const Half> ScaleOf(uint32_t kv_head) const {
     return std::span(scale).subspan(size_t{kv_head} * head_dim, head_dim);
   }
+  friend bool operator==(const Equalization&, const Equalization&) = default;
 };
+
+/// Errors  kNumeric: a mean that is not finite, or a scale that is not positive
+Status CheckEqualization(const Equalization& map);
 
 /// The smallest number of tokens beyond the sinks from which a map is made.
 inline constexpr uint32_t kMinEqualizationTokens = 128;

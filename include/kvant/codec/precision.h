@@ -23,7 +23,7 @@ struct CacheShape {
 /// A precision word, parsed: how the KV of a sequence is stored (design.md, "Command line").
 ///
 /// Grammar   fp16 | int8 | int4 | spectrum:b=B | progressive:b=B | pdtrim:B | sws:B, then options after commas:
-///           eq=on|off, sinks=N, residual=N|inf, and those of Spectrum; or a word of PairPrecision
+///           eq=on|off|model, sinks=N, residual=N|inf, and those of Spectrum; or a word of PairPrecision
 /// Defaults  eq=on, sinks=4, residual=128; int4 is affine with eq=on and symmetric (the paper's) with eq=off
 struct Precision {
   TokenCodec codec = TokenCodec::kInt8;  ///< with `spectrum` of generated tokens only
@@ -32,6 +32,7 @@ struct Precision {
   uint32_t residual = kDefaultResidual;  ///< generated tokens that wait at fp16; kEndlessResidual: all of them
   std::optional<Spectrum> spectrum{};    ///< the prompt's tokens beyond the sinks go to tiers
   std::optional<PairPrecision> pairs{};  ///< tokens beyond the sinks go to pair pages, a whole page at a time
+  bool maps_of_model = false;  ///< equalization or widths are the model's for all prompts, not each prompt's own
 
   static constexpr uint32_t kMaxSinks = 128;
   static constexpr uint32_t kDefaultResidual = 128;
@@ -39,6 +40,8 @@ struct Precision {
 
   bool is_progressive() const { return spectrum && spectrum->progressive; }
   bool is_exact() const { return codec == TokenCodec::kFp16; }
+  /// Whether a token's codes depend on other tokens of the prompt, later ones too: by maps made of it, or by ranks.
+  bool DependsOnPrompt() const { return spectrum || ((pairs || equalize) && !maps_of_model); }
   friend bool operator==(const Precision&, const Precision&) = default;
 };
 

@@ -14,6 +14,8 @@
 
 namespace kvant::engine {
 
+struct Profile;
+
 /// What is measured of a prompt's attention on the way (methods.md 3.12; design.md decision 2).
 enum class PromptStatistics : uint8_t {
   kNone,
@@ -84,7 +86,14 @@ class Engine {
   Backend& backend() { return *backend_; }
   uint32_t context_tokens() const { return context_tokens_; }
 
-  cache::Sequence NewSequence(const codec::Precision& precision, cache::MemoryAccount* account) const;
+  /// The model's maps for sequences of the profile's precision; they take the place of earlier ones for it.
+  /// Requires a profile of this model (LoadProfile says so)
+  void UseProfile(std::shared_ptr<const Profile> profile);
+  /// Null where there is none.
+  const Profile* FindProfile(const codec::Precision& precision) const;
+
+  /// Errors  kNotFound: a precision with maps of the model, and no profile of it
+  Result<cache::Sequence> NewSequence(const codec::Precision& precision, cache::MemoryAccount* account) const;
 
   /// Run a prompt layer by layer: all chunks of a layer, then consumer.LayerDone, then the next layer. So the peak is
   /// what the consumer keeps, one layer at fp16, and the prompt's hidden states.
@@ -121,6 +130,7 @@ class Engine {
   const Model* model_;
   Backend* backend_;
   uint32_t context_tokens_;
+  std::vector<std::shared_ptr<const Profile>> profiles_;
   std::unique_ptr<DecodeGraph> decode_;
 };
 

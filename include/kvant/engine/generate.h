@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "kvant/base/status.h"
+#include "kvant/cache/prefix_cache.h"
 #include "kvant/codec/precision.h"
 #include "kvant/engine/engine.h"
 #include "kvant/engine/sampler.h"
@@ -28,6 +29,9 @@ struct GenerateOptions {
   /// GenerateLocal alone: what a file keeps of an earlier call is taken from there where the prompt begins with it, and
   /// the cache is kept there in the end (session.h). Empty: neither
   std::string session;
+  /// Beginnings that local prompts share; the sequence then draws on its account, and memory_limit_bytes is not used.
+  /// Not together with `session`. May be null
+  cache::PrefixCache* prefixes = nullptr;
 };
 
 /// Called as things happen, on the thread that called Generate… unless said otherwise. All may be empty.
@@ -61,7 +65,7 @@ struct PacingReport {
 struct GenerateReport {
   std::string text;
   uint32_t prompt_tokens = 0;
-  uint32_t cached_tokens = 0;  ///< of the prompt that were in the session
+  uint32_t cached_tokens = 0;  ///< of the prompt that were in the session, or a beginning that was kept
   std::string recomputed;      ///< why none of a session was used, where there was one
   uint32_t completion_tokens = 0;
   FinishReason finish_reason = FinishReason::kLength;

@@ -25,8 +25,8 @@ struct Session {
 Status SaveSession(const std::string& path, const Engine& engine, const Tokenizer& tokenizer,
                    const cache::Sequence& sequence, std::span<const int32_t> tokens);
 
-/// Whether a session could be kept there, before anything is computed. Errors  kIoError with the path
-Status CheckSessionPath(const std::string& path);
+/// Whether a session or a profile could be kept there, before anything is computed. Errors  kIoError with the path
+Status CheckPlace(const std::string& path);
 
 /// Everything is verified before anything is handed out. The sequence goes on at the precision `kv`.
 ///

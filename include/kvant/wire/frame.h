@@ -53,8 +53,9 @@ enum class FrameType : uint16_t {
   kUpgradeRequest = 20,  ///< receiver to sender: which tokens of a layer
   kUpgrade = 21,         ///< sender to receiver: their missing planes
   kSession = 22,         ///< in files alone: the precision that a kept session goes on with (docs/format/session.md)
+  kMaps = 23,            ///< in files alone: the maps of a layer that are the model's (docs/format/profile.md)
 };
-inline constexpr size_t kFrameTypeNumbers = 23;  ///< every type's number is below
+inline constexpr size_t kFrameTypeNumbers = 24;  ///< every type's number is below
 
 std::string_view FrameTypeName(FrameType type);
 

@@ -13,7 +13,7 @@ constexpr codec::Precision kExact = {codec::TokenCodec::kFp16, false, 0, codec::
 
 Status KvantArm::Prefill(std::span<const int32_t> prompt) {
   sequence_.reset();
-  sequence_.emplace(engine_->NewSequence(precision_, account_));
+  KVANT_ASSIGN_OR_RETURN(sequence_, engine_->NewSequence(precision_, account_));
   engine::EncodeInPlace consumer(sequence_->precision(), codec::PromptTail::kByPosition, &engine_->backend().pool());
   return engine_->Prefill(*sequence_, prompt, consumer, {}, &logits_);
 }

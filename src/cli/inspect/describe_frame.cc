@@ -5,6 +5,7 @@
 #include "cli/inspect/describe_layer.h"
 #include "kvant/wire/answer.h"
 #include "kvant/wire/layer_frame.h"
+#include "kvant/wire/maps_frame.h"
 #include "kvant/wire/messages.h"
 #include "kvant/wire/upgrade.h"
 
@@ -87,6 +88,18 @@ Json ToJson(const wire::AnswerEnd& end) {
           {"received_exact", end.received_exact}};
 }
 
+Json ToJson(const wire::MapsFrame& frame) {
+  Json json = {{"layers", frame.shape.num_layers},
+               {"kv_heads", frame.shape.num_kv_heads},
+               {"head_dim", frame.shape.head_dim},
+               {"maps", frame.maps.pairs ? "widths" : "equalization"}};
+  if (frame.maps.pairs) {
+    json["bits_per_key"] = frame.maps.pairs->bits_per_key;
+    json["page_tokens"] = frame.maps.pairs->format.page_tokens;
+  }
+  return json;
+}
+
 Json ToJson(const wire::UpgradeOffer& offer) { return {{"layers", offer.layers.size()}}; }
 
 Json ToJson(const codec::UpgradeLayout& layout) {
@@ -124,6 +137,7 @@ Json DescribePayload(const wire::FrameView& frame) {
       const Result<std::string> word = wire::DecodeSession(frame);
       return word.ok() ? Json{{"precision", *word}} : Json::object();
     }
+    case wire::FrameType::kMaps: return ToJson(wire::DecodeMaps(frame));
     case wire::FrameType::kUpgrade: return ToJson(wire::DecodeUpgrade(frame));
     case wire::FrameType::kLayer: {
       const Result<wire::LayerView> view = wire::DecodeLayer(frame);

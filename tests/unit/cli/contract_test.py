@@ -186,12 +186,39 @@ class ContractTest(unittest.TestCase):
         self.refused([*tiny, "--session", str(self.dir)], 1, "regular file")
         self.refused([*tiny, "--session", str(self.dir / "no" / "where")], 1, "where")
 
+    def test_a_model_is_calibrated_and_its_maps_are_used(self):
+        text = self.dir / "calibration.txt"
+        text.write_text("".join(f"word{i * 7 % 23} " for i in range(200)))
+        for kv, shortest in (("pairs:2.0,map=model", "pairs:2,map=model"), ("int4,eq=model", "int4,eq=model")):
+            with self.subTest(kv):
+                path = self.dir / "sub" / f"{shortest[:4]}.profile"
+                words = ["calibrate", "-m", self.tiny, "--kv", kv, "--text", str(text), "--tokens", "500", "--profile", path]
+                first = json.loads(self.run_kvant(*words, "--json").stdout)
+                self.assertEqual((first["profile"], first["kv"], first["tokens"]), (str(path), shortest, 500))
+                self.assertEqual(json.loads(self.run_kvant(*words, "--json").stdout)["id"], first["id"])
+                local = self.generate("--kv", kv, "--profile", path)
+                self.assertEqual(local["kv"], shortest)
+                sent = self.generate("--wire", kv, "--profile", path, "--disaggregated")
+                self.assertEqual(sent["completion_tokens"], local["completion_tokens"])
+                shown = self.run_kvant("inspect", path).stdout.decode()
+                self.assertIn("maps", shown)
+                self.refused(["generate", "-m", self.tiny, "-p", "x", "--kv", "int8,eq=model", "--profile", path], 1,
+                             "maps of " + shortest)
+        nowhere = ["generate", "-m", self.tiny, "-p", "x", "--kv", "pairs:2.0,map=model", "--profile"]
+        self.refused([*nowhere, self.dir / "none"], 1, "kvant calibrate --kv pairs:2,map=model")
+        self.refused([*nowhere, text], 1, str(text))
+        self.refused(["calibrate", "-m", self.tiny, "--kv", "pairs:2.0"], 2, "map=model")
+        self.refused(["calibrate", "-m", self.tiny, "--kv", "pairs:2.0,map=model", "--tokens", "100", "--text", text,
+                      "--profile", self.dir / "short"], 2, "too short")
+        self.refused(["calibrate", "-m", self.tiny, "--text", text, "--profile", "/proc/none/where"], 1, "/proc/none")
+
     def test_what_cannot_be_is_refused_of_the_new_precisions(self):
         tiny = ["generate", "-m", self.tiny, "-p", "x", "--kv"]
         self.refused([*tiny, "progressive:b=0.3,refine=0.6"], 2, "refine")
         self.refused([*tiny, "progressive:b=0.5,eq=off"], 2, "eq=off")
         self.refused([*tiny, "progressive:b=0.5,refine=0.4"], 2, "refine")
-        self.refused([*tiny, "pairs:2.0,map=model"], 2, "map=model")
+        self.refused([*tiny, "pairs:2.0,map=prompts"], 2, "map")
+        self.refused([*tiny, "int8,eq=model,eq=on"], 2, "twice")
         self.refused([*tiny, "pnmix:5/1@50%"], 2, "5/1")
 
     def test_bad_prompts_are_named(self):

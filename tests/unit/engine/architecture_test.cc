@@ -174,7 +174,7 @@ class ArchitectureTest : public testing::TestWithParam<Case> {
   double DecodeKl() const {
     auto loaded = LoadedModel::Load(path_, 1);
     engine::Engine engine(loaded->model.get(), loaded->backend.get(), kOracleContext);
-    cache::Sequence sequence = engine.NewSequence(*codec::ParsePrecision("fp16"), &loaded->account);
+    cache::Sequence sequence = engine.NewSequence(*codec::ParsePrecision("fp16"), &loaded->account).value();
     engine::EncodeInPlace consumer(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
     const size_t prompt = tokens_.size() / 2;
     const size_t vocab_size = loaded->model->params().vocab_size;
@@ -225,7 +225,7 @@ TEST(LongRope, ASequenceLongerThanItsFactorsAreForIsRefused) {
   auto loaded = LoadedModel::Load(path);
   ASSERT_NE(loaded, nullptr);
   engine::Engine engine(loaded->model.get(), loaded->backend.get(), 100);
-  cache::Sequence sequence = engine.NewSequence(*codec::ParsePrecision("fp16"), &loaded->account);
+  cache::Sequence sequence = engine.NewSequence(*codec::ParsePrecision("fp16"), &loaded->account).value();
   engine::EncodeInPlace consumer(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
   std::vector<float> logits;
   const std::vector<int32_t> tokens = RandomTokens(300, 101);

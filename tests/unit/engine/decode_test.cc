@@ -40,7 +40,7 @@ class DecodeTest : public testing::Test {
 
   cache::Sequence Prefilled(const std::string& word, std::span<const int32_t> tokens, std::vector<float>* logits,
                             codec::PromptTail tail = codec::PromptTail::kByPosition, uint32_t chunk_tokens = 512) {
-    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision(word), &loaded_->account);
+    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision(word), &loaded_->account).value();
     engine::EncodeInPlace encode(sequence.precision(), tail, &loaded_->backend->pool());
     engine::PrefillOptions options;
     options.chunk_tokens = chunk_tokens;
@@ -147,7 +147,7 @@ TEST_F(DecodeTest, MemoryIsCountedAndReturned) {
 
 TEST_F(DecodeTest, AFullCacheIsAnErrorAndLeavesNothingBehind) {
   cache::MemoryAccount small(300'000);
-  cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("fp16"), &small);
+  cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("fp16"), &small).value();
   engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
   std::vector<float> logits;
   const Status status = loaded_->engine->Prefill(sequence, SomeTokens(2000, 1), encode, {}, &logits);
@@ -204,7 +204,7 @@ class MassProbe : public engine::LayerConsumer {
 TEST_F(DecodeTest, AttentionMassAddsUpAndDependsOnNothingButTheTokens) {
   const std::vector<int32_t> prompt = SomeTokens(600, 4);
   const auto measure = [&](engine::PromptStatistics wanted, uint32_t chunk_tokens) {
-    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded_->account);
+    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("fp16"), &loaded_->account).value();
     MassProbe probe(wanted);
     engine::PrefillOptions options;
     options.chunk_tokens = chunk_tokens;
@@ -233,7 +233,7 @@ TEST_F(DecodeTest, AttentionMassAddsUpAndDependsOnNothingButTheTokens) {
 }
 
 TEST_F(DecodeTest, MassIsMeasuredOfExactAttentionOnly) {
-  cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("spectrum"), &loaded_->account);
+  cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("spectrum"), &loaded_->account).value();
   engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kEncodeAll, nullptr);
   engine::PrefillOptions options;
   options.attention = engine::PromptAttention::kQuantized;
@@ -292,7 +292,7 @@ TEST_F(DecodeTest, KeysBeyondFp16AreAnErrorWithLayerAndPosition) {
   const auto huge = LoadedModel::Load(path);
   ASSERT_NE(huge, nullptr);
   for (const char* word : {"fp16", "int8", "int4"}) {
-    cache::Sequence sequence = huge->engine->NewSequence(*codec::ParsePrecision(word), &huge->account);
+    cache::Sequence sequence = huge->engine->NewSequence(*codec::ParsePrecision(word), &huge->account).value();
     engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kByPosition, nullptr);
     std::vector<float> logits;
     const Status status = huge->engine->Prefill(sequence, SomeTokens(20, 1), encode, {}, &logits);

@@ -32,7 +32,7 @@ class RealModelTest : public testing::Test {
   }
 
   cache::Sequence Prefilled(const char* word, std::span<const int32_t> prompt, std::vector<float>* logits) {
-    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision(word), &loaded_->account);
+    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision(word), &loaded_->account).value();
     engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kByPosition, &loaded_->backend->pool());
     EXPECT_TRUE(loaded_->engine->Prefill(sequence, prompt, encode, {}, logits).ok());
     return sequence;

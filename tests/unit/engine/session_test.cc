@@ -80,7 +80,7 @@ TEST_F(SessionTest, GoesOnAsIfItHadNotBeenInterrupted) {
     std::remove(file().c_str());
     ASSERT_TRUE(Generate(prompt_, word, true).ok());
     cache::MemoryAccount account;
-    cache::Sequence alive = model_->engine->NewSequence(precision_, &account);
+    cache::Sequence alive = model_->engine->NewSequence(precision_, &account).value();
     engine::EncodeInPlace encode(precision_, codec::PromptTail::kByPosition, &model_->backend->pool());
     std::vector<float> logits;
     ASSERT_TRUE(model_->engine->Prefill(alive, prompt_, encode, {}, &logits).ok());

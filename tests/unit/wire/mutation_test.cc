@@ -7,6 +7,7 @@
 #include "kvant/base/hash.h"
 #include "kvant/wire/answer.h"
 #include "kvant/wire/layer_frame.h"
+#include "kvant/wire/maps_frame.h"
 #include "kvant/wire/messages.h"
 #include "kvant/wire/upgrade.h"
 #include "support/wire_samples.h"
@@ -68,6 +69,7 @@ std::optional<Bytes> Canonical(const Bytes& bytes) {
       return view.ok() ? std::optional(EncodeAgain(session, *view)) : std::nullopt;
     }
     case FrameType::kSession: return again(DecodeSession(*opened), EncodeSession);
+    case FrameType::kMaps: return again(DecodeMaps(*opened), EncodeMaps);
     case FrameType::kUpgradeOffer: return again(DecodeUpgradeOffer(*opened), EncodeUpgradeOffer);
     case FrameType::kUpgradeRequest: return again(DecodeUpgradeRequest(*opened), EncodeUpgradeRequest);
     case FrameType::kUpgrade: {
