@@ -134,6 +134,34 @@ TEST_P(PairPagesTest, DamageIsRefused) {
   EXPECT_EQ(plain.AdoptBlock(layout, block).code(), StatusCode::kMismatch);
 }
 
+// How many more tokens than fp16 a cache of a fixed size holds: one KV head of 128 channels, as memory is taken.
+TEST(PairPagesMemoryTest, SixPointNineTimesTheTokensOfFp16At32KTokens) {
+  constexpr codec::CacheShape kHead{1, 1, 128};
+  constexpr uint32_t kTokens = 32768;
+  const auto allocated = [&](const char* word) {
+    MemoryAccount account;
+    const codec::Precision precision = codec::ParsePrecision(word).value();
+    LayerCache cache(kHead, precision, kernels::BestIsa(), &account);
+    if (precision.pairs) {
+      std::vector<uint8_t> widths(64, 1);
+      std::fill_n(widths.begin(), 32, uint8_t{3});
+      cache.SetPairMaps(codec::PairLayout::kHalfSplit,
+                        std::vector{codec::WidthMap{codec::PairLayout::kHalfSplit, widths}});
+    }
+    for (uint32_t done = 0; done < kTokens; done += 1024) {
+      AppendRows(cache, 1024, done);
+      EXPECT_TRUE(cache.EncodeDue(codec::PromptTail::kByPosition, nullptr).ok());
+    }
+    EXPECT_LE(account.in_use_bytes(), cache.allocated_bytes());  // which counts maps, too
+    EXPECT_EQ(cache.num_tokens(), kTokens);
+    return static_cast<double>(cache.allocated_bytes());
+  };
+  const double fp16 = allocated("fp16");
+  EXPECT_EQ(fp16, 4.0 * 128 * kTokens);
+  EXPECT_GT(fp16 / allocated("pnmix:3/1@50%,v=2"), 6.89);
+  EXPECT_GT(fp16 / allocated("pairs:2.0,v=4"), 4.82);
+}
+
 INSTANTIATE_TEST_SUITE_P(Words, PairPagesTest,
                          testing::Values("pnmix:3/1@50%", "pairs:2.0,v=4", "pairs:2.5,v=2,g=64,vg=32,sinks=0",
                                          "pairs:2.5,v=3,g=32,sinks=4", "pnmix:4/2@25%,v=8"),

@@ -170,9 +170,15 @@ TEST(MakeWidthMap, PaysWhatThePaperSays) {
   const double page = static_cast<double>(codec::PairPageLayout::Make(format, map("pnmix:3/1@50%")).total_bytes);
   EXPECT_NEAR(fp16_bytes / (page / 128), 7.11, 0.01);
   // avg(T) = p + m/G + S (16 - p - m/G) / T of keys alone, and a bit a pair for the mask
-  for (const auto& [tokens, bits] : {std::pair(1024, 2.6802), std::pair(8192, 2.3038), std::pair(32768, 2.2634)}) {
-    const double page_bits = 2.0 + 32.0 / 128;
-    EXPECT_NEAR(page_bits + (32 * (16 - page_bits) + 0.5) / tokens, bits, 1e-4);
+  const auto effective = [](double payload, int tokens) {
+    const double page_bits = payload + 32.0 / 128;
+    return page_bits + (32 * (16 - page_bits) + 0.5) / tokens;
+  };
+  constexpr double kHalf[] = {2.6802, 2.4651, 2.3575, 2.3038, 2.2769, 2.2634};   // (3, 1, 32)
+  constexpr double kThird[] = {2.7104, 2.4958, 2.3885, 2.3349, 2.3081, 2.2947};  // (4, 1, 22)
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_NEAR(effective(2.0, 1024 << i), kHalf[i], 1e-4);
+    EXPECT_NEAR(effective((4.0 * 22 + 42) / 64, 1024 << i), kThird[i], 1e-4);
   }
 }
 
