@@ -113,10 +113,11 @@ std::vector<uint32_t> ChannelOrder(const WidthMap& map) {
   return order;
 }
 
-Status CheckPairFormat(const PairFormat& format, const WidthMap& map) {
-  if (format.head_dim < 32 || format.head_dim > 256 || format.head_dim % 16 != 0) {
-    return {StatusCode::kModelUnsupported, "head dimension " + std::to_string(format.head_dim) +
-                                               " is not supported by pair pages: a multiple of 16 from 32 to 256 is"};
+Status CheckPairFormat(const PairFormat& format) {
+  if (format.head_dim < 32 || format.head_dim > 256 || format.head_dim % kMinValueGroup != 0) {
+    return {StatusCode::kModelUnsupported,
+            "head dimension " + std::to_string(format.head_dim) +
+                " is not supported by pair pages: groups of 16 channels make a head, 32 to 256 channels in all"};
   }
   if (format.page_tokens != 32 && format.page_tokens != 64 && format.page_tokens != 128) {
     return OutOfRange("a page of tokens:", format.page_tokens);
@@ -124,9 +125,17 @@ Status CheckPairFormat(const PairFormat& format, const WidthMap& map) {
   if (format.value_bits != 8 && (format.value_bits < 2 || format.value_bits > 4)) {
     return OutOfRange("value bits:", format.value_bits);
   }
-  if (format.value_group == 0 || format.value_group % 16 != 0 || format.head_dim % format.value_group != 0) {
-    return OutOfRange("value group:", format.value_group);
+  if (format.value_group == 0 || format.value_group % kMinValueGroup != 0 ||
+      format.head_dim % format.value_group != 0) {
+    return {StatusCode::kInvalidArgument,
+            "value groups of " + std::to_string(format.value_group) + " channels do not make a head dimension of " +
+                std::to_string(format.head_dim) + ": a multiple of 16 that divides it is needed"};
   }
+  return OkStatus();
+}
+
+Status CheckPairFormat(const PairFormat& format, const WidthMap& map) {
+  KVANT_RETURN_IF_ERROR(CheckPairFormat(format));
   if (map.head_dim() != format.head_dim) {
     return OutOfRange("a width map of head dimension", map.head_dim());
   }

@@ -131,6 +131,11 @@ Result<Precision> ParsePrecision(std::string_view word) {
   return precision;
 }
 
+Status CheckPrecision(const Precision& precision, uint32_t head_dim) {
+  const Status status = precision.pairs ? CheckPairFormat(precision.pairs->FormatOf(head_dim)) : CheckHeadDim(head_dim);
+  return status.WithContext("precision '" + PrecisionWord(precision) + "'");
+}
+
 std::string PrecisionWord(const Precision& precision) {
   if (precision.is_exact()) {
     return "fp16";

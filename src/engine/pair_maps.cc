@@ -38,7 +38,6 @@ Status ChoosePairMaps(uint32_t layer, const LayerStatistics& statistics, ThreadP
     AddKeys(cache, static_cast<uint32_t>(head), of_head);
     maps[head] = policy::MakeWidthMap(precision, of_head, uint64_t{layer} * num_heads + head);
   });
-  KVANT_RETURN_IF_ERROR(codec::CheckPairFormat(precision.FormatOf(cache.shape().head_dim), maps.front()));
   cache.SetPairMaps(statistics.pairs.front().pairs(), maps);
   return OkStatus();
 }

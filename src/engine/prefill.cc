@@ -125,6 +125,7 @@ Status Engine::Prefill(cache::Sequence& sequence, std::span<const int32_t> token
   if (tokens.empty()) {
     return {StatusCode::kInvalidArgument, "the prompt has no tokens"};
   }
+  KVANT_RETURN_IF_ERROR(codec::CheckPrecision(sequence.precision(), model_->params().head_dim));
   KVANT_RETURN_IF_ERROR(CheckTokens(tokens));
   KVANT_RETURN_IF_ERROR(CheckLength(uint64_t{sequence.num_tokens()} + tokens.size()));
   Prompt prompt(this, sequence, tokens, options);

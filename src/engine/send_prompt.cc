@@ -66,6 +66,7 @@ Status MakePacer(PrefillJob& job, transfer::Sender& sender) {
 Status SendPrompt(PrefillJob& job, transfer::Sender& sender) {
   KVANT_RETURN_IF_ERROR(MakePacer(job, sender));
   const ModelParams& params = job.engine->model().params();
+  KVANT_RETURN_IF_ERROR(codec::CheckPrecision(job.wire, params.head_dim));
   KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
                          Sampler::Create(*job.tokenizer, job.options->sampling));
   const auto num_tokens = static_cast<uint32_t>(job.prompt.size());

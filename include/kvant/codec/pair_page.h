@@ -62,6 +62,7 @@ struct PairFormat {
 
 /// Errors  kModelUnsupported: a head dimension that is no multiple of 16 in 32…256; kInvalidArgument: a field out of
 ///         range, or a map of another head dimension
+Status CheckPairFormat(const PairFormat& format);
 Status CheckPairFormat(const PairFormat& format, const WidthMap& map);
 
 /// Byte offsets of one KV head's page as it is sent and stored cold. Format: docs/format/pair-pages.md

@@ -49,6 +49,9 @@ struct Precision {
 ///         kInvalidArgument: an option that is unknown, repeated, out of range or without meaning for the word
 Result<Precision> ParsePrecision(std::string_view word);
 
+/// Whether heads of this size can be stored so. Errors  kModelUnsupported, kInvalidArgument: head dimension and group
+Status CheckPrecision(const Precision& precision, uint32_t head_dim);
+
 /// The shortest word that parses to the same Precision.
 std::string PrecisionWord(const Precision& precision);
 

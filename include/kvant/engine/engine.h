@@ -100,7 +100,8 @@ class Engine {
   ///
   /// Requires tokens not empty. The sequence may hold tokens already: the prompt goes on after them
   /// Shapes   last_logits [vocab_size], of the last token
-  /// Errors   kInvalidArgument: a token outside the vocabulary; kNumeric with layer and position; kCapacityExceeded
+  /// Errors   kInvalidArgument: a token outside the vocabulary; CheckPrecision's; kNumeric with layer and position;
+  /// kCapacityExceeded
   ///          (memory, or a length that LongRoPE's factors were not chosen for); kCancelled; what the consumer returns.
   ///          After an error the sequence is to be dropped
   Status Prefill(cache::Sequence& sequence, std::span<const int32_t> tokens, LayerConsumer& consumer,
