@@ -159,6 +159,21 @@ Status CheckSizes(size_t num_tokens, const PerplexityOptions& options) {
   return OkStatus();
 }
 
+// Before the first pass: they are minutes each.
+Status CheckPrecisions(std::span<const codec::Precision> precisions, Protocol protocol, uint32_t head_dim) {
+  for (const codec::Precision& precision : precisions) {
+    KVANT_RETURN_IF_ERROR(codec::CheckPrecision(precision, head_dim));
+    const engine::PromptStatistics wanted = engine::StatisticsFor(precision);
+    if (protocol == Protocol::kAllQuantized &&
+        (wanted == engine::PromptStatistics::kMass || wanted == engine::PromptStatistics::kSampledMass)) {
+      return {StatusCode::kInvalidArgument,
+              "precision '" + codec::PrecisionWord(precision) +
+                  "': its tiers are chosen by the attention of an exact prompt; protocol all has none"};
+    }
+  }
+  return OkStatus();
+}
+
 // All windows of one precision, token by token beside the reference.
 struct Totals {
   std::vector<double> losses;
@@ -196,6 +211,7 @@ Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::sp
                                                  std::span<const codec::Precision> precisions,
                                                  const PerplexityOptions& options) {
   KVANT_RETURN_IF_ERROR(CheckSizes(tokens.size(), options));
+  KVANT_RETURN_IF_ERROR(CheckPrecisions(precisions, options.protocol, engine.model().params().head_dim));
   KVANT_ASSIGN_OR_RETURN(const codec::Precision exact, codec::ParsePrecision("fp16"));
   std::vector<Totals> totals(precisions.size() + 1);
   const auto num_passes = static_cast<uint32_t>(totals.size()) * options.num_windows;

@@ -45,7 +45,8 @@ struct PerplexityResult {
 /// Score precisions on consecutive windows of a tokenized text. The first result is fp16 itself.
 ///
 /// Requires tokens for all windows
-/// Errors   kInvalidArgument names a size that does not fit; what the engine returns
+/// Errors   kInvalidArgument names a size that does not fit, or a precision that the protocol cannot score, before
+///          anything is computed; what the engine returns
 Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::span<const int32_t> tokens,
                                                  std::span<const codec::Precision> precisions,
                                                  const PerplexityOptions& options);
