@@ -9,6 +9,7 @@
 #include <istream>
 
 #include "cli/profile_store.h"
+#include "kvant/engine/session.h"
 
 namespace kvant::cli {
 namespace {
@@ -136,6 +137,9 @@ Result<KvPlan> PlanKv(const GenerateFlags& flags) {
                     fmt::format("--kv {}: refine= fetches from the side that sends; nothing is sent without "
                                 "--disaggregated or --decode-worker",
                                 codec::PrecisionWord(kv)));
+    }
+    if (!flags.options.session.empty()) {
+      KVANT_RETURN_IF_ERROR(engine::CheckSessionPrecision(kv).WithContext("--session"));
     }
     return KvPlan{kv, std::nullopt};
   }

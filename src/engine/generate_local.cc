@@ -15,7 +15,7 @@ namespace {
 Result<cache::Sequence> TakeUp(Engine& engine, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                                const codec::Precision& kv, const std::string& path, cache::MemoryAccount* account,
                                GenerateReport* report) {
-  KVANT_RETURN_IF_ERROR(CheckPlace(path));
+  KVANT_RETURN_IF_ERROR(CheckSession(path, kv));
   Result<Session> session = LoadSession(path, engine, tokenizer, kv, account);
   if (!session.ok()) {
     return session.status().code() == StatusCode::kNotFound ? engine.NewSequence(kv, account) : session.status();
@@ -24,6 +24,10 @@ Result<cache::Sequence> TakeUp(Engine& engine, const Tokenizer& tokenizer, std::
   const auto common = std::mismatch(tokens.begin(), tokens.end(), prompt.begin(), prompt.end()).first;
   // The last token's logits are needed: it at least is computed.
   const auto wanted = static_cast<uint32_t>(std::min<size_t>(common - tokens.begin(), prompt.size() - 1));
+  if (wanted == 0) {  // what it would leave behind, the maps of its pairs, is of another prompt
+    report->recomputed = "the prompt takes none of the session's " + std::to_string(tokens.size()) + " tokens";
+    return engine.NewSequence(kv, account);
+  }
   const uint32_t kept = sequence.ReusableTokens(wanted);
   if (kept == 0 || kept > wanted) {
     report->recomputed = "the prompt goes on after " + std::to_string(wanted) + " of the session's " +

@@ -47,12 +47,22 @@ Status CheckTokens(const wire::Finish& finish, const wire::Hello& hello, uint32_
 
 Status CheckPlace(const std::string& path) { return NewFile::Create(path).status(); }
 
+Status CheckSessionPrecision(const codec::Precision& kv) {
+  return kv.is_progressive()
+             ? Status(StatusCode::kPrecisionUnsupported,
+                      "a session is not kept in the progressive code, which " + codec::PrecisionWord(kv) + " is")
+             : OkStatus();
+}
+
+Status CheckSession(const std::string& path, const codec::Precision& kv) {
+  KVANT_RETURN_IF_ERROR(CheckSessionPrecision(kv));
+  return CheckPlace(path);
+}
+
 Status SaveSession(const std::string& path, const Engine& engine, const Tokenizer& tokenizer,
                    const cache::Sequence& sequence, std::span<const int32_t> tokens) {
   KVANT_CHECK(tokens.size() == sequence.num_tokens() && !tokens.empty(), "a token for each position");
-  if (sequence.precision().is_progressive()) {
-    return {StatusCode::kPrecisionUnsupported, "a session is not kept in the progressive code"};
-  }
+  KVANT_RETURN_IF_ERROR(CheckSessionPrecision(sequence.precision()));
   const auto count = static_cast<uint32_t>(tokens.size());
   KVANT_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
   KVANT_RETURN_IF_ERROR(file.Write(wire::EncodeSession(kSessionNumber, codec::PrecisionWord(sequence.precision()))));

@@ -25,7 +25,11 @@ struct Session {
 Status SaveSession(const std::string& path, const Engine& engine, const Tokenizer& tokenizer,
                    const cache::Sequence& sequence, std::span<const int32_t> tokens);
 
-/// Whether a session or a profile could be kept there, before anything is computed. Errors  kIoError with the path
+/// Whether one could be kept at a precision, and there, before anything is computed.
+/// Errors  kPrecisionUnsupported: the progressive code; kIoError with the path
+Status CheckSessionPrecision(const codec::Precision& kv);
+Status CheckSession(const std::string& path, const codec::Precision& kv);
+/// Whether a file could be kept there. Errors  kIoError with the path
 Status CheckPlace(const std::string& path);
 
 /// Everything is verified before anything is handed out. The sequence goes on at the precision `kv`.

@@ -5,10 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kvant/engine/generate.h"
-#include "support/engine_fixture.h"
-#include "support/gguf_fixture.h"
-#include "support/temp_dir.h"
+#include "unit/engine/decode_fixture.h"
 
 namespace kvant::test {
 namespace {
@@ -16,62 +13,7 @@ namespace {
 constexpr const char* kWords[] = {
     "fp16", "int8", "int8,eq=off,sinks=0", "int4", "int4,eq=off", "int4,residual=32", "int8,residual=inf"};
 
-std::vector<int32_t> SomeTokens(size_t count, uint64_t seed) {
-  std::vector<int32_t> tokens(count);
-  for (int32_t& token : tokens) {
-    seed = seed * 6364136223846793005U + 1442695040888963407U;
-    token = static_cast<int32_t>((seed >> 33) % 256);
-  }
-  return tokens;
-}
-
-int32_t Likeliest(std::span<const float> logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-class DecodeTest : public testing::Test {
- protected:
-  void SetUp() override {
-    const std::string path = folder_.File("tiny.gguf");
-    ASSERT_TRUE(WriteTinyModel({.num_q_heads = 9, .num_kv_heads = 3, .context_length = 4096}, path).ok());
-    loaded_ = LoadedModel::Load(path);
-    ASSERT_NE(loaded_, nullptr);
-  }
-
-  cache::Sequence Prefilled(const std::string& word, std::span<const int32_t> tokens, std::vector<float>* logits,
-                            codec::PromptTail tail = codec::PromptTail::kByPosition, uint32_t chunk_tokens = 512) {
-    cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision(word), &loaded_->account).value();
-    engine::EncodeInPlace encode(sequence.precision(), tail, &loaded_->backend->pool());
-    engine::PrefillOptions options;
-    options.chunk_tokens = chunk_tokens;
-    const Status status = loaded_->engine->Prefill(sequence, tokens, encode, options, logits);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return sequence;
-  }
-
-  void Step(std::span<const engine::DecodeItem> items, std::vector<float>* logits) {
-    const Status status = loaded_->engine->Decode(items, logits);
-    ASSERT_TRUE(status.ok()) << status.message();
-    for (const engine::DecodeItem& item : items) {
-      ASSERT_TRUE(item.sequence->EncodeDue(&loaded_->backend->pool()).ok());
-    }
-  }
-
-  std::vector<int32_t> Greedy(const std::string& word, std::span<const int32_t> prompt, size_t count) {
-    std::vector<float> logits;
-    cache::Sequence sequence = Prefilled(word, prompt, &logits);
-    std::vector<int32_t> answer;
-    while (answer.size() < count) {
-      answer.push_back(Likeliest(logits));
-      const engine::DecodeItem item{&sequence, answer.back()};
-      Step(std::span(&item, 1), &logits);
-    }
-    return answer;
-  }
-
-  TempDir folder_;
-  std::unique_ptr<LoadedModel> loaded_;
-};
+class DecodeTest : public DecodeFixture {};
 
 TEST_F(DecodeTest, LogitsAreTheSameBitsWhateverTheNeighbours) {
   for (const char* word : kWords) {
@@ -233,7 +175,8 @@ TEST_F(DecodeTest, AttentionMassAddsUpAndDependsOnNothingButTheTokens) {
 }
 
 TEST_F(DecodeTest, MassIsMeasuredOfExactAttentionOnly) {
-  cache::Sequence sequence = loaded_->engine->NewSequence(*codec::ParsePrecision("spectrum"), &loaded_->account).value();
+  cache::Sequence sequence =
+      loaded_->engine->NewSequence(*codec::ParsePrecision("spectrum"), &loaded_->account).value();
   engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kEncodeAll, nullptr);
   engine::PrefillOptions options;
   options.attention = engine::PromptAttention::kQuantized;
