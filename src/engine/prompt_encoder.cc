@@ -36,7 +36,8 @@ PromptStatistics StatisticsFor(const codec::Precision& precision) {
 }
 
 Status PromptEncoder::LayerDone(uint32_t layer, cache::LayerCache& cache, const LayerStatistics& statistics) {
-  if (precision_.pairs && !cache.has_pair_maps()) {
+  // A prompt too short for a page says little of its pairs: the next one chooses again.
+  if (precision_.pairs && !precision_.maps_of_model && cache.split().num_encoded == 0) {
     KVANT_RETURN_IF_ERROR(ChoosePairMaps(layer, statistics, pool_, cache));
   }
   const uint32_t due = cache.num_due(tail_);

@@ -102,7 +102,6 @@ class LayerCache {
   /// How many bits every pair of a KV head's keys gets. Requires a precision of pair pages; nothing encoded yet, and it
   /// has to be called before anything is
   void SetPairMaps(codec::PairLayout pairs, std::span<const codec::WidthMap> maps);
-  bool has_pair_maps() const { return !plans_.empty(); }
   /// The maps by which keys are encoded, before any of them is: the model's. Requires those of the precision's kind
   void UseMaps(const codec::LayerMaps& maps);
   /// Those that were used or made; empty before.

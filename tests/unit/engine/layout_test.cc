@@ -167,5 +167,23 @@ TEST_F(ConstantTest, EqualValuesGiveTheExactAnswer) {
   }
 }
 
+// Maps are of the prompt that fills the first page: a shorter one before it has said too little.
+TEST_F(LayoutTest, PairMapsAreChosenAgainUntilThereIsAPage) {
+  for (const char* word : {"pnmix:3/1@50%,v=2", "pairs:2.0"}) {
+    std::vector<float> logits;
+    cache::Sequence sequence = Prefilled(word, SomeTokens(20, 1), &logits);
+    const auto go_on = [&](size_t count, uint64_t seed) {
+      engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kByPosition, &loaded_->backend->pool());
+      ASSERT_TRUE(loaded_->engine->Prefill(sequence, SomeTokens(count, seed), encode, {}, &logits).ok());
+    };
+    const codec::LayerMaps of_little = sequence.layer(1).maps();
+    go_on(300, 2);
+    const codec::LayerMaps chosen = sequence.layer(1).maps();
+    EXPECT_NE(chosen, of_little) << word;
+    go_on(300, 3);
+    EXPECT_EQ(sequence.layer(1).maps(), chosen) << word;
+  }
+}
+
 }  // namespace
 }  // namespace kvant::test

@@ -202,7 +202,7 @@ TEST_F(SessionTest, AnotherModelOrPrecisionIsNamed) {
   ASSERT_TRUE(Generate(prompt_, "pnmix:3/1@50%", true, 10).ok());
   EXPECT_EQ(Generate(prompt_, "pnmix:3/1@50%,v=4", true, 3).status().code(), StatusCode::kMismatch);
   EXPECT_EQ(Generate(prompt_, "pnmix:3/1@40%", true, 3).status().code(), StatusCode::kMismatch);
-  EXPECT_EQ(Generate(prompt_, "progressive:b=0.5", true, 3).status().code(), StatusCode::kMismatch);
+  EXPECT_EQ(Generate(prompt_, "progressive:b=0.5", true, 3).status().code(), StatusCode::kPrecisionUnsupported);
   Load({.num_layers = 3, .num_q_heads = 4, .num_kv_heads = 2, .context_length = 2048});
   EXPECT_EQ(Generate(prompt_, "pnmix:3/1@50%", true, 3).status().code(), StatusCode::kMismatch);
 }
