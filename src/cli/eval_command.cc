@@ -77,20 +77,26 @@ Json ResultsJson(const std::vector<eval::PerplexityResult>& results) {
     rows.push_back(MetricJson(word, "perplexity_change_percent", PercentOf(increase.mean),
                               100.0 * increase.standard_error, result.bits));
     rows.push_back(MetricJson(word, "kl", result.kl.mean, result.kl.standard_error, result.bits));
+    if (result.attention_kl) {
+      rows.push_back(MetricJson(word, "attention_kl", result.attention_kl->mean, result.attention_kl->standard_error,
+                                result.bits));
+    }
   }
   return rows;
 }
 
 std::vector<std::vector<std::string>> ResultRows(const std::vector<eval::PerplexityResult>& results) {
   std::vector<std::vector<std::string>> rows = {
-      {"kv", "perplexity", "change %", "± %", "KL", "±", "payload bits", "effective bits"}};
+      {"kv", "perplexity", "change %", "± %", "KL", "±", "attention KL", "±", "payload bits", "effective bits"}};
   for (const eval::PerplexityResult& result : results) {
     const eval::Estimate& increase = result.log_perplexity_increase;
     rows.push_back({codec::PrecisionWord(result.precision), fmt::format("{:.4f}", result.perplexity),
                     fmt::format("{:+.3f}", PercentOf(increase.mean)),
                     fmt::format("{:.3f}", 100.0 * increase.standard_error), fmt::format("{:.6f}", result.kl.mean),
-                    fmt::format("{:.6f}", result.kl.standard_error), fmt::format("{:.3f}", result.bits.payload),
-                    fmt::format("{:.3f}", result.bits.effective)});
+                    fmt::format("{:.6f}", result.kl.standard_error),
+                    result.attention_kl ? fmt::format("{:.6f}", result.attention_kl->mean) : "-",
+                    result.attention_kl ? fmt::format("{:.6f}", result.attention_kl->standard_error) : "-",
+                    fmt::format("{:.3f}", result.bits.payload), fmt::format("{:.3f}", result.bits.effective)});
   }
   return rows;
 }

@@ -54,6 +54,14 @@ struct Engine::Prompt {
       pairs.assign(params.num_kv_heads, policy::PairStatistics(PairLayoutOf(params), params.head_dim));
     }
   }
+  bool wants_queries() const { return !pairs.empty() || options.queries; }
+  void TakeQueries(uint32_t layer, uint32_t first, uint32_t rows, std::span<const float> rows_of_all,
+                   const Model& model, ThreadPool& pool) {
+    AddQueries(rows_of_all, rows, model, pool);
+    if (options.queries) {
+      options.queries(layer, first, rows, rows_of_all);
+    }
+  }
   // Of every KV head its query heads, one after the other: the same sums on any number of threads.
   void AddQueries(std::span<const float> rows_of_all, uint32_t rows, const Model& model, ThreadPool& pool) {
     const ModelParams& params = model.params();
@@ -189,7 +197,7 @@ Status Engine::RunExactChunk(Prompt& prompt, uint32_t layer, uint32_t first, uin
   ggml_tensor* hidden = prompt.graph.NewInput(GGML_TYPE_F32, model_->params().embedding, rows);
   ggml_tensor* positions = prompt.graph.NewInput(GGML_TYPE_I32, rows);
   const Qkv qkv = prompt.builder.AttentionInputs(ctx, layer, hidden, positions);
-  if (!prompt.pairs.empty()) {
+  if (prompt.wants_queries()) {
     q = ggml_cont(ctx, qkv.q);
     prompt.graph.AddResult(q);
   }
@@ -210,7 +218,7 @@ Status Engine::RunExactChunk(Prompt& prompt, uint32_t layer, uint32_t first, uin
   if (q != nullptr) {
     prompt.queries.resize(rows * size_t{model_->params().head_dim} * model_->params().num_q_heads);
     Get(q, prompt.queries);
-    prompt.AddQueries(prompt.queries, rows, *model_, backend_->pool());
+    prompt.TakeQueries(layer, first, rows, prompt.queries, *model_, backend_->pool());
   }
   return OkStatus();
 }
@@ -231,9 +239,7 @@ Status Engine::RunInputsChunk(Prompt& prompt, uint32_t layer, uint32_t first, ui
   const size_t width = prompt.queries.size() / prompt.tokens.size();
   const std::span<float> queries = std::span(prompt.queries).subspan(first * width, rows * width);
   Get(q, queries);
-  if (!prompt.pairs.empty()) {
-    prompt.AddQueries(queries, rows, *model_, backend_->pool());
-  }
+  prompt.TakeQueries(layer, first, rows, queries, *model_, backend_->pool());
   return OkStatus();
 }
 

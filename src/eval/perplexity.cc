@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "eval/attention_record.h"
 #include "eval/recorded_prompt.h"
 #include "kvant/base/thread_pool.h"
 #include "kvant/engine/prompt_encoder.h"
@@ -17,6 +18,7 @@ struct Pass {
   std::vector<float> losses;         ///< of each scored token
   std::vector<float> distributions;  ///< log probabilities [kl rows, vocab_size], of the reference pass
   std::vector<float> divergences;    ///< of each kl row, of the other passes
+  std::optional<std::vector<double>> attention_divergences;
   codec::BitsPerElement bits;
 };
 
@@ -60,7 +62,11 @@ class WindowScorer {
   /// `statistics` are recorded of the prompt for the precisions that want them.
   WindowScorer(engine::Engine& engine, std::span<const int32_t> window, const PerplexityOptions& options,
                engine::PromptStatistics statistics)
-      : engine_(engine), window_(window), options_(options), recorded_statistics_(statistics) {}
+      : engine_(engine),
+        window_(window),
+        options_(options),
+        recorded_statistics_(statistics),
+        attention_(engine.model().params(), options.prompt_tokens, options.attention_stride) {}
 
   Result<Pass> Run(const codec::Precision& precision, const Pass* reference) {
     cache::MemoryAccount account;
@@ -81,10 +87,21 @@ class WindowScorer {
     }
     KVANT_RETURN_IF_ERROR(TakePrompt(sequence, encode));
     pass.bits = sequence.bits();
+    if (reference == nullptr) {
+      prefill.queries = [&](uint32_t layer, uint32_t first, uint32_t rows, std::span<const float> queries) {
+        attention_.AddQueries(layer, first, rows, queries);
+      };
+    } else {
+      pass.attention_divergences = attention_.Divergence(sequence, engine_.backend().pool());
+    }
     // The last prompt token's logits are exact in every precision, so scoring starts with the token after it.
     prefill_offset_ = options_.prompt_tokens;
     KeepExact keep;
     KVANT_RETURN_IF_ERROR(engine_.Prefill(sequence, window_.subspan(options_.prompt_tokens), keep, prefill, &last));
+    if (reference == nullptr) {
+      attention_.TakeKeys(sequence);
+      pass.attention_divergences = attention_.Divergence(sequence, engine_.backend().pool());
+    }
     return pass;
   }
 
@@ -139,6 +156,7 @@ class WindowScorer {
   uint32_t prefill_offset_ = 0;
   engine::PromptStatistics recorded_statistics_;
   std::optional<RecordedPrompt> recorded_;
+  AttentionRecord attention_;
 };
 
 Status CheckSizes(size_t num_tokens, const PerplexityOptions& options) {
@@ -150,6 +168,9 @@ Status CheckSizes(size_t num_tokens, const PerplexityOptions& options) {
       (options.prompt_tokens < 1 || options.prompt_tokens + 2 > options.window_tokens)) {
     return invalid("a prompt of " + std::to_string(options.prompt_tokens) +
                    " tokens leaves nothing to score in a window of " + std::to_string(options.window_tokens));
+  }
+  if (options.attention_stride < 1) {
+    return invalid("attention is compared at every so-manyth token; 0 is none of them");
   }
   const uint64_t needed = uint64_t{options.num_windows} * options.window_tokens;
   if (num_tokens < needed) {
@@ -179,6 +200,7 @@ struct Totals {
   std::vector<double> losses;
   std::vector<double> increases;
   std::vector<double> divergences;
+  std::optional<std::vector<double>> attention_divergences = std::vector<double>();
   codec::BitsPerElement bits;
 
   void Add(const Pass& pass, const Pass& reference) {
@@ -187,10 +209,21 @@ struct Totals {
       increases.push_back(static_cast<double>(pass.losses[i]) - static_cast<double>(reference.losses[i]));
     }
     divergences.insert(divergences.end(), pass.divergences.begin(), pass.divergences.end());
+    if (pass.attention_divergences && attention_divergences) {
+      attention_divergences->insert(attention_divergences->end(), pass.attention_divergences->begin(),
+                                    pass.attention_divergences->end());
+    } else {
+      attention_divergences.reset();
+    }
     bits = pass.bits;
   }
   PerplexityResult Finish(const codec::Precision& precision) const {
-    return {precision, std::exp(EstimateOf(losses).mean), EstimateOf(increases), EstimateOf(divergences), bits};
+    PerplexityResult result{
+        precision, std::exp(EstimateOf(losses).mean), EstimateOf(increases), EstimateOf(divergences), {}, bits};
+    if (attention_divergences) {
+      result.attention_kl = EstimateOf(*attention_divergences);
+    }
+    return result;
   }
 };
 

@@ -58,6 +58,9 @@ struct PrefillOptions {
   /// Called with the logits of consecutive prompt tokens, [rows, vocab_size], first row's prompt index first.
   /// Where absent, only the last token's logits are computed.
   std::function<void(uint32_t first, uint32_t rows, std::span<const float> logits)> all_logits;
+  /// Called with every layer's queries of consecutive prompt tokens as attention meets them, after RoPE:
+  /// [rows, num_q_heads, head_dim], first row's prompt index first.
+  std::function<void(uint32_t layer, uint32_t first, uint32_t rows, std::span<const float> queries)> queries;
   /// Asked between steps; true ends the prefill with kCancelled.
   std::function<bool()> cancelled;
 };

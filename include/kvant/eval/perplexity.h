@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct PerplexityOptions {
   uint32_t window_tokens = 2048;
   uint32_t prompt_tokens = 1536;  ///< of the window, with kExactPrompt
   uint32_t kl_stride = 8;         ///< with kAllQuantized the divergence is taken at every kl_stride-th token
+  uint32_t attention_stride = 8;  ///< with kExactPrompt the attention of every so-manyth scored token is compared
   std::function<void(uint32_t passes_done, uint32_t num_passes)> progress;
 };
 
@@ -39,7 +41,11 @@ struct PerplexityResult {
   double perplexity = 0;             ///< exp of the mean loss over all windows
   Estimate log_perplexity_increase;  ///< paired by token; its exp - 1 is the relative change of perplexity
   Estimate kl;                       ///< KL(fp16 ‖ precision) of next-token distributions
-  codec::BitsPerElement bits;        ///< of the cache when the window was scored
+  /// KL(fp16 ‖ precision) of attention rows, a mean over layers, query heads and sampled scored tokens: the queries of
+  /// the fp16 run over its own keys, the prompt's as the precision stores them. Values do not enter. The standard
+  /// error is over tokens. Nothing with kAllQuantized, and where tokens are dropped (it would be infinite).
+  std::optional<Estimate> attention_kl;
+  codec::BitsPerElement bits;  ///< of the cache when the window was scored
 };
 
 /// Score precisions on consecutive windows of a tokenized text. The first result is fp16 itself.

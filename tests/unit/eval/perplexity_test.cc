@@ -1,0 +1,58 @@
+#include "kvant/eval/perplexity.h"
+
+#include <gtest/gtest.h>
+
+#include "support/tiny_oracle.h"
+
+namespace kvant::eval {
+namespace {
+
+class PerplexityTest : public testing::Test {
+ protected:
+  std::vector<PerplexityResult> Score(const std::vector<const char*>& words, const PerplexityOptions& options) {
+    const std::string path = test::WriteTiny(folder_, "tiny.gguf", {.context_length = 1024});
+    const auto loaded = test::LoadedModel::Load(path);
+    EXPECT_NE(loaded, nullptr);
+    std::vector<codec::Precision> precisions;
+    for (const char* word : words) precisions.push_back(codec::ParsePrecision(word).value());
+    const auto tokens = test::RandomTokens(loaded->model->params().vocab_size, 400);
+    Result<std::vector<PerplexityResult>> results = Perplexity(*loaded->engine, tokens, precisions, options);
+    EXPECT_TRUE(results.ok()) << results.status().message();
+    return results.ok() ? std::move(results).value() : std::vector<PerplexityResult>();
+  }
+  static PerplexityOptions Prompt() {
+    PerplexityOptions options;
+    options.window_tokens = 400;
+    options.prompt_tokens = 330;
+    return options;
+  }
+
+ private:
+  test::TempDir folder_;
+};
+
+TEST_F(PerplexityTest, AttentionMovesTheMoreTheFewerBitsKeysHave) {
+  const auto results = Score({"int8", "pairs:4,v=8", "pairs:3,v=8", "pairs:2,v=8", "pairs:1,v=8"}, Prompt());
+  ASSERT_EQ(results.size(), 6U);
+  EXPECT_EQ(results[0].attention_kl->mean, 0);
+  for (size_t i = 0; i + 1 < results.size(); ++i) {
+    ASSERT_TRUE(results[i + 1].attention_kl.has_value());
+    EXPECT_LT(results[i].attention_kl->mean, results[i + 1].attention_kl->mean) << i;
+  }
+}
+
+TEST_F(PerplexityTest, AttentionDoesNotSeeValues) {
+  const auto results = Score({"pairs:2,v=8", "pairs:2,v=2"}, Prompt());
+  EXPECT_EQ(results[1].attention_kl->mean, results[2].attention_kl->mean);
+  EXPECT_LT(results[1].kl.mean, results[2].kl.mean);
+}
+
+TEST_F(PerplexityTest, AttentionIsComparedWhereItCanBe) {
+  EXPECT_FALSE(Score({"pdtrim:0.5"}, Prompt())[1].attention_kl.has_value());
+  PerplexityOptions all = Prompt();
+  all.protocol = Protocol::kAllQuantized;
+  EXPECT_FALSE(Score({"int8"}, all)[1].attention_kl.has_value());
+}
+
+}  // namespace
+}  // namespace kvant::eval
