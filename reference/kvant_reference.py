@@ -270,17 +270,20 @@ def decode_layer(reader, frame):
 # ---- pair pages: pair-pages.md ----
 
 def take_pair_format(reader, d):
-    version, bits, tokens, group, key_rule, value_rule, turned, pairs, key_bits, zero = reader.take("BBHHBBBBHI")
+    version, bits, tokens, group, key_rule, value_rule, turned, pairs, key_bits, one_bit, *zeros = reader.take(
+        "BBHHBBBBHBBBB")
     require(version == 1, VERSION_UNSUPPORTED, f"pair pages of version {version}")
     for name, value in (("key rule", key_rule), ("value rule", value_rule), ("turned", turned), ("pairs", pairs)):
         in_range(name, value, 0, 1)
-    in_range("reserved", zero, 0, 0)
+    in_range("one-bit rule", one_bit, 0, 2)
+    for zero in zeros:
+        in_range("reserved", zero, 0, 0)
     require(d % 16 == 0, MODEL_UNSUPPORTED, f"head dimension {d}")
     require(tokens in PAGE_TOKENS and bits in (2, 3, 4, 8), INVALID_ARGUMENT, "page")
     require(group > 0 and group % 16 == 0 and d % group == 0, INVALID_ARGUMENT, f"value group {group}")
     require(d <= key_bits <= 4 * d and key_bits % 2 == 0, INVALID_ARGUMENT, f"key bits {key_bits}")
     return dict(value_bits=bits, page_tokens=tokens, value_group=group, key_rule=key_rule, value_rule=value_rule,
-                turned=turned, pairs=pairs, key_bits=key_bits)
+                turned=turned, pairs=pairs, key_bits=key_bits, one_bit=one_bit)
 
 
 def take_widths(reader, d, key_bits):

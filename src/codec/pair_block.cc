@@ -20,14 +20,15 @@ struct Fields {
   uint8_t rotated_values;
   uint8_t pairs;
   uint16_t bits_per_key;
-  uint32_t reserved;
+  uint8_t one_bit;
+  uint8_t reserved[3];
 };
 static_assert(sizeof(Fields) == kPairFormatBytes, "written as it lies");
 
-Status CheckSwitch(const char* name, uint32_t value) {
-  return value <= 1 ? OkStatus()
-                    : Status(StatusCode::kInvalidArgument,
-                             std::string(name) + " " + std::to_string(value) + ", must be 0 or 1");
+Status CheckAtMost(const char* name, uint32_t value, uint32_t largest) {
+  return value <= largest ? OkStatus()
+                          : Status(StatusCode::kInvalidArgument, std::string(name) + " " + std::to_string(value) +
+                                                                     ", must be at most " + std::to_string(largest));
 }
 
 }  // namespace
@@ -61,7 +62,8 @@ void PutPairFormat(const PairBlockFormat& block, std::span<std::byte> bytes) {
                       static_cast<uint8_t>(block.rotated_values),
                       static_cast<uint8_t>(block.pairs),
                       static_cast<uint16_t>(block.bits_per_key),
-                      0};
+                      static_cast<uint8_t>(format.one_bit),
+                      {}};
   std::memcpy(bytes.data(), &fields, sizeof fields);
 }
 
@@ -79,16 +81,20 @@ Result<PairBlockFormat> TakePairFormat(uint32_t head_dim, std::span<const std::b
     return Status(StatusCode::kVersionUnsupported, "pair pages of version " + std::to_string(fields.version) +
                                                        "; this build knows " + std::to_string(kPairPageVersion));
   }
-  KVANT_RETURN_IF_ERROR(CheckSwitch("key rule", fields.key_rule));
-  KVANT_RETURN_IF_ERROR(CheckSwitch("value rule", fields.value_rule));
-  KVANT_RETURN_IF_ERROR(CheckSwitch("values turned", fields.rotated_values));
-  KVANT_RETURN_IF_ERROR(CheckSwitch("pair layout", fields.pairs));
-  KVANT_RETURN_IF_ERROR(CheckSwitch("reserved", fields.reserved > 0 ? 2 : 0));
-  const PairBlockFormat block{{head_dim, fields.page_tokens, fields.value_bits, fields.value_group,
-                               static_cast<PairRule>(fields.key_rule), static_cast<PairRule>(fields.value_rule)},
-                              static_cast<PairLayout>(fields.pairs),
-                              fields.rotated_values == 1,
-                              fields.bits_per_key};
+  KVANT_RETURN_IF_ERROR(CheckAtMost("key rule", fields.key_rule, 1));
+  KVANT_RETURN_IF_ERROR(CheckAtMost("value rule", fields.value_rule, 1));
+  KVANT_RETURN_IF_ERROR(CheckAtMost("values turned", fields.rotated_values, 1));
+  KVANT_RETURN_IF_ERROR(CheckAtMost("pair layout", fields.pairs, 1));
+  KVANT_RETURN_IF_ERROR(CheckAtMost("one-bit rule", fields.one_bit, 2));
+  for (const uint8_t reserved : fields.reserved) {
+    KVANT_RETURN_IF_ERROR(CheckAtMost("reserved", reserved, 0));
+  }
+  const PairBlockFormat block{
+      {head_dim, fields.page_tokens, fields.value_bits, fields.value_group, static_cast<PairRule>(fields.key_rule),
+       static_cast<PairRule>(fields.value_rule), static_cast<OneBitRule>(fields.one_bit)},
+      static_cast<PairLayout>(fields.pairs),
+      fields.rotated_values == 1,
+      fields.bits_per_key};
   const WidthMap any{block.pairs, std::vector<uint8_t>(head_dim / 2, 1)};
   KVANT_RETURN_IF_ERROR(CheckPairFormat(block.format, any));
   if (block.bits_per_key < head_dim || block.bits_per_key > head_dim * WidthMap::kMaxKeyBits ||

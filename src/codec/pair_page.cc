@@ -9,22 +9,22 @@
 #include "kvant/base/check.h"
 #include "kvant/quant/group.h"
 #include "kvant/quant/mid_rise.h"
+#include "kvant/quant/two_means.h"
 
 namespace kvant::codec {
 namespace {
 
-void QuantizeGroup(PairRule rule, int bits, std::span<const float> x, std::span<uint8_t> codes, Half* scale,
-                   Half* zero) {
-  const bool mid_rise = rule == PairRule::kMidRise || bits == 1;
-  const quant::GroupParams params =
-      mid_rise ? quant::FitMidRise(bits, x) : quant::FitGroup(quant::Rule::kAffine, bits, x);
-  if (mid_rise) {
-    quant::EncodeMidRise(bits, params, x, codes);
-  } else {
+quant::GroupParams QuantizeGroup(KeyRule rule, int bits, std::span<const float> x, std::span<uint8_t> codes) {
+  const bool min_max = bits == 1 ? rule.one_bit == OneBitRule::kEndPoints : rule.rule == PairRule::kMinMax;
+  if (min_max) {
+    const quant::GroupParams params = quant::FitGroup(quant::Rule::kAffine, bits, x);
     quant::EncodeGroup(quant::Rule::kAffine, bits, params, x, codes);
+    return params;
   }
-  *scale = params.scale;
-  *zero = params.zero;
+  const bool means = bits == 1 && rule.one_bit == OneBitRule::kMeans;
+  const quant::GroupParams params = means ? quant::FitTwoMeans(x) : quant::FitMidRise(bits, x);
+  quant::EncodeMidRise(bits, params, x, codes);
+  return params;
 }
 
 void EncodeKeys(const PairFormat& format, const WidthMap& map, const Half* keys, size_t stride, PairPage* page) {
@@ -34,8 +34,10 @@ void EncodeKeys(const PairFormat& format, const WidthMap& map, const Half* keys,
     for (uint32_t t = 0; t < format.page_tokens; ++t) {
       column[t] = ToFloat(keys[t * stride + c]);
     }
-    QuantizeGroup(format.key_rule, static_cast<int>(map.WidthOf(c)), column, codes, &page->key_scales[c],
-                  &page->key_zeros[c]);
+    const quant::GroupParams params =
+        QuantizeGroup({format.key_rule, format.one_bit}, static_cast<int>(map.WidthOf(c)), column, codes);
+    page->key_scales[c] = params.scale;
+    page->key_zeros[c] = params.zero;
     for (uint32_t t = 0; t < format.page_tokens; ++t) {
       page->key_codes[size_t{t} * format.head_dim + c] = codes[t];
     }
@@ -49,9 +51,11 @@ void EncodeValues(const PairFormat& format, const Half* values, size_t stride, P
       const size_t first = size_t{g} * format.value_group;
       ToFloat(std::span(values + t * stride + first, format.value_group), group);
       const size_t at = size_t{t} * format.ValueGroups() + g;
-      QuantizeGroup(format.value_rule, static_cast<int>(format.value_bits), group,
-                    std::span(page->value_codes).subspan(size_t{t} * format.head_dim + first, format.value_group),
-                    &page->value_scales[at], &page->value_zeros[at]);
+      const quant::GroupParams params =
+          QuantizeGroup({format.value_rule}, static_cast<int>(format.value_bits), group,
+                        std::span(page->value_codes).subspan(size_t{t} * format.head_dim + first, format.value_group));
+      page->value_scales[at] = params.scale;
+      page->value_zeros[at] = params.zero;
     }
   }
 }
@@ -167,14 +171,18 @@ PairPage EncodePairPageRef(const PairFormat& format, const WidthMap& map, const 
   return page;
 }
 
-double KeyGroupError(PairRule rule, uint32_t bits, std::span<const float> keys) {
+void RoundTripKeyGroup(KeyRule rule, uint32_t bits, std::span<float> keys) {
   std::vector<uint8_t> codes(keys.size());
-  Half scale;
-  Half zero;
-  QuantizeGroup(rule, static_cast<int>(bits), keys, codes, &scale, &zero);
+  const quant::GroupParams params = QuantizeGroup(rule, static_cast<int>(bits), keys, codes);
+  quant::DecodeGroup(quant::Rule::kAffine, static_cast<int>(bits), params, codes, keys);
+}
+
+double KeyGroupError(KeyRule rule, uint32_t bits, std::span<const float> keys) {
+  std::vector<float> read(keys.begin(), keys.end());
+  RoundTripKeyGroup(rule, bits, read);
   double sum = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
-    const float error = keys[i] - (ToFloat(scale) * static_cast<float>(codes[i]) + ToFloat(zero));
+    const float error = keys[i] - read[i];
     sum += static_cast<double>(error) * static_cast<double>(error);
   }
   return sum;

@@ -17,8 +17,14 @@ constexpr std::array kScores = {Name{std::string_view("qk"), PairScore::kNormPro
                                 Name{std::string_view("range"), PairScore::kRange},
                                 Name{std::string_view("error"), PairScore::kError},
                                 Name{std::string_view("random"), PairScore::kRandom}};
+// What `pairs:B` can give out its bits by.
+constexpr std::array kAllocations = {Name{std::string_view("error"), PairScore::kError},
+                                     Name{std::string_view("energy"), PairScore::kEnergySum}};
 constexpr std::array kRules = {Name{std::string_view("minmax"), PairRule::kMinMax},
                                Name{std::string_view("midrise"), PairRule::kMidRise}};
+constexpr std::array kOneBitRules = {Name{std::string_view("quarter"), OneBitRule::kQuarterPoints},
+                                     Name{std::string_view("ends"), OneBitRule::kEndPoints},
+                                     Name{std::string_view("means"), OneBitRule::kMeans}};
 constexpr std::array kSwitches = {Name{std::string_view("on"), true}, Name{std::string_view("off"), false}};
 constexpr std::array kMaps = {Name{std::string_view("prompt"), false}, Name{std::string_view("model"), true}};
 
@@ -80,16 +86,17 @@ Status ApplyOption(std::string_view name, std::string_view value, PairPrecision*
     return ParseOneOf(name, value, {16, 32, 64, 128, 256}, &precision->value_group);
   }
   if (name == "rec") return Choose(kRules, name, value, &precision->key_rule);
+  if (name == "one") return Choose(kOneBitRules, name, value, &precision->one_bit);
   if (name == "vrec") return Choose(kRules, name, value, &precision->value_rule);
   if (name == "vrot") return Choose(kSwitches, name, value, &precision->rotate_values);
   if (name == "map") return Choose(kMaps, name, value, &precision->map_of_model);
   if (name == "sinks") return ParseCount(name, value, 0, PairPrecision::kMaxSinks, &precision->num_sinks);
   if (name == "residual") return ParseCount(name, value, 1, 128, &precision->residual);
-  if (name == "rule" && precision->two_widths) return Choose(kScores, name, value, &precision->score);
-  return Invalid(name, precision->two_widths ? "is unknown; known are v=, vg=, g=, rule=, rec=, vrec=, vrot=, map=, "
-                                               "sinks=, residual="
-                                             : "is unknown; known are v=, vg=, g=, rec=, vrec=, vrot=, map=, sinks=, "
-                                               "residual=; bits are given out by measured error");
+  if (name == "rule") {
+    return precision->two_widths ? Choose(kScores, name, value, &precision->score)
+                                 : Choose(kAllocations, name, value, &precision->score);
+  }
+  return Invalid(name, "is unknown; known are v=, vg=, g=, rule=, rec=, one=, vrec=, vrot=, map=, sinks=, residual=");
 }
 
 // Values of few bits are best turned, and then cut into equal cells (lab.md section 5); the paper's are not.
@@ -195,6 +202,7 @@ std::string PairPrecisionWord(const PairPrecision& precision) {
   add(",g=" + std::to_string(precision.page_tokens));
   add(",rule=" + std::string(PairScoreName(precision.score)));
   add(",rec=" + std::string(NameOf(kRules, precision.key_rule)));
+  add(",one=" + std::string(NameOf(kOneBitRules, precision.one_bit)));
   add(",vrot=" + std::string(NameOf(kSwitches, precision.rotate_values)));
   add(",vrec=" + std::string(NameOf(kRules, precision.value_rule)));
   add(",map=" + std::string(NameOf(kMaps, precision.map_of_model)));

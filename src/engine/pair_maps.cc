@@ -21,7 +21,7 @@ void AddKeys(const cache::LayerCache& cache, uint32_t kv_head, policy::PairStati
     cache.LoadResidualKeys(kv_head, first, rows, keys.data());
     statistics.AddKeys(keys.data(), rows, head_dim);
     if (precision.score == codec::PairScore::kError) {
-      statistics.AddKeyErrors(precision.key_rule, keys.data(), rows, head_dim);
+      statistics.AddKeyErrors(precision.KeyRuleOf(), keys.data(), rows, head_dim);
     }
   }
 }

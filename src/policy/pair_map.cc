@@ -29,6 +29,11 @@ double ScoreOf(PairScore rule, const PairPrecision::TwoWidths& widths, const Pai
   return 0;
 }
 
+// What Block-GTQ takes for a width's error.
+double EnergyLeft(const PairStatistics& s, uint32_t pair, uint32_t bits) {
+  return std::ldexp(s.QueryEnergy(pair) + s.KeyEnergy(pair), -2 * static_cast<int>(bits));
+}
+
 std::vector<double> RandomScores(uint32_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<double> scores(count);
@@ -115,7 +120,8 @@ WidthMap MakeWidthMap(const PairPrecision& precision, const PairStatistics& stat
   std::vector<double> errors;
   for (uint32_t pair = 0; pair < num_pairs; ++pair) {
     for (uint32_t bits = 1; bits <= WidthMap::kMaxKeyBits; ++bits) {
-      errors.push_back(statistics.Error(pair, bits));
+      errors.push_back(precision.score == PairScore::kEnergySum ? EnergyLeft(statistics, pair, bits)
+                                                                : statistics.Error(pair, bits));
     }
   }
   constexpr double kRounding = 1e-9;

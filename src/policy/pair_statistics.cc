@@ -72,7 +72,7 @@ void PairStatistics::AddKeys(const Half* rows, size_t num_rows, size_t stride) {
   num_keys_ += num_rows;
 }
 
-void PairStatistics::AddKeyErrors(codec::PairRule rule, const Half* rows, size_t num_rows, size_t stride) {
+void PairStatistics::AddKeyErrors(codec::KeyRule rule, const Half* rows, size_t num_rows, size_t stride) {
   std::vector<float> column(num_rows);
   for (uint32_t c = 0; c < head_dim_; ++c) {
     for (size_t i = 0; i < num_rows; ++i) {

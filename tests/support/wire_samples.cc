@@ -152,7 +152,8 @@ Lines& AddPairFormat(const codec::PairBlockFormat& block, Lines& lines) {
       .Add("value_rule", static_cast<uint32_t>(format.value_rule))
       .Add("turned", static_cast<uint32_t>(block.rotated_values))
       .Add("pairs", static_cast<uint32_t>(block.pairs))
-      .Add("key_bits", block.bits_per_key);
+      .Add("key_bits", block.bits_per_key)
+      .Add("one_bit", static_cast<uint32_t>(format.one_bit));
 }
 
 // Pages from the scalar codec, straight into the block.
@@ -345,6 +346,10 @@ std::vector<WireSample> GoldenSamples() {
   samples.push_back(LayerSample("layer_skipped", layer++, {{30, 2, 36}, TokenCodec::kInt8, true, {0, 9, 1, 300}}, 1));
   samples.push_back(PairSample("layer_pairs", layer++, {30, 2, 32}, {32, 32, 3, 16, codec::PairRule::kMidRise},
                                codec::PairLayout::kInterleaved, {2, 64, 1}));
+  samples.push_back(
+      PairSample("layer_pairs_means", layer, {30, 1, 32},
+                 {32, 32, 2, 32, codec::PairRule::kMinMax, codec::PairRule::kMinMax, codec::OneBitRule::kMeans},
+                 codec::PairLayout::kHalfSplit, {1, 32, 2}));
   samples.push_back({"session",
                      wire::EncodeSession(kSession, "pairs:2.5,sinks=4").value(),
                      Begin("session").Add("precision", "pairs:2.5,sinks=4").Take(),

@@ -13,7 +13,7 @@
 // Format: docs/format/wire.md, "Layer block of pair pages"
 //
 //   u8 page version, 1 · u8 value bits · u16 page tokens · u16 value group · u8 key rule · u8 value rule
-//   u8 values turned · u8 pair layout · u16 key bits a token · u32 0
+//   u8 values turned · u8 pair layout · u16 key bits a token · u8 one-bit rule · 3 × u8 0
 //   then per KV head  widths, 4 bits a pair, the first in the lowest bits of the first byte
 namespace kvant::codec {
 

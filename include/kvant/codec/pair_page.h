@@ -39,10 +39,25 @@ WidthMap TwoWidthMap(PairLayout pairs, uint32_t low, uint32_t high, std::span<co
 /// the order, so q is permuted once and the wide fields are a dense prefix.
 std::vector<uint32_t> ChannelOrder(const WidthMap& map);
 
-/// How two or more bits are reconstructed. One bit always takes the quarter points (quant/mid_rise.h).
+/// How two or more bits are reconstructed.
 enum class PairRule : uint8_t {
   kMinMax = 0,   ///< the outermost codes are min and max of the group (the papers)
   kMidRise = 1,  ///< the middles of equal cells (lab.md sections 4 and 5)
+};
+
+/// Which two points the keys of one bit take. PN-Mix corrects the end points, which min-max would take, towards the
+/// middle; the others are there to be compared with. Packing is scalar code with them, on every instruction set.
+enum class OneBitRule : uint8_t {
+  kQuarterPoints = 0,  ///< the middles of both halves of the range (quant/mid_rise.h)
+  kEndPoints = 1,      ///< min and max
+  kMeans = 2,          ///< the means of what lies in each half (quant/two_means.h)
+};
+
+/// How the keys of a channel are quantized.
+struct KeyRule {
+  PairRule rule = PairRule::kMinMax;
+  OneBitRule one_bit = OneBitRule::kQuarterPoints;
+  friend bool operator==(const KeyRule&, const KeyRule&) = default;
 };
 
 inline constexpr uint32_t kMinValueGroup = 16;
@@ -55,6 +70,7 @@ struct PairFormat {
   uint32_t value_group = 0;    ///< channels of a value group: a multiple of 16 and a divisor of head_dim
   PairRule key_rule = PairRule::kMinMax;
   PairRule value_rule = PairRule::kMinMax;
+  OneBitRule one_bit = OneBitRule::kQuarterPoints;
   friend bool operator==(const PairFormat&, const PairFormat&) = default;
 
   uint32_t ValueGroups() const { return head_dim / value_group; }
@@ -105,9 +121,12 @@ struct PairPage {
 PairPage EncodePairPageRef(const PairFormat& format, const WidthMap& map, const Half* keys, const Half* values,
                            size_t stride);
 
-/// Σ (x - x̂)² over the keys of one channel and page at a width: what the choice of widths is made by.
+/// The keys of one channel of a page as they are read, x̂ in fp32, in the place of what was stored.
 /// Requires bits in 1…WidthMap::kMaxKeyBits; finite input, not empty
-double KeyGroupError(PairRule rule, uint32_t bits, std::span<const float> keys);
+void RoundTripKeyGroup(KeyRule rule, uint32_t bits, std::span<float> keys);
+
+/// Σ (x - x̂)² over them: what the choice of widths is made by.
+double KeyGroupError(KeyRule rule, uint32_t bits, std::span<const float> keys);
 
 /// x̂ = scale · code + zero in fp32, not rounded after that.
 /// Shapes  keys, values [page_tokens, head_dim]

@@ -14,7 +14,8 @@ namespace kvant::codec {
 enum class PairScore : uint8_t {
   kNormProduct,  ///< mean query pair norm × mean key pair norm: PN-Mix
   kKeyNorm,      ///< mean key pair norm
-  kEnergySum,    ///< mean squared query pair norm + mean squared key pair norm: Block-GTQ
+  kEnergySum,    ///< mean squared query pair norm + mean squared key pair norm: Block-GTQ. Of pairs:B
+                 ///< each bit more quarters it
   kQueryRange,   ///< mean |q| × range of the keys, of both channels
   kMagnitude,    ///< mean |k| of both channels: Kitty
   kRange,        ///< range of the keys, of both channels
@@ -27,13 +28,14 @@ enum class PairScore : uint8_t {
 /// Grammar   pnmix:H/L@R% | pairs:B, then options after commas:
 ///             v=2|3|4|8    value bits           vg=N          channels of a value group; default the head
 ///             g=32|64|128  tokens of a page     rec=minmax|midrise  of keys     vrec=minmax|midrise  of values
+///             one=quarter|ends|means  points of keys of one bit
 ///             vrot=on|off  values turned by a Hadamard matrix
-///             rule=qk|k|energy|qrange|magnitude|range|error|random
+///             rule=qk|k|energy|qrange|magnitude|range|error|random; of pairs:B error|energy
 ///             map=prompt|model, sinks=N, residual=N
 /// Defaults  pnmix (the paper): v=2, rule=qk, min-max, vrot=off
 ///           pairs (lab.md section 10): v=4, rule=error, keys mid-rise; values of 2 or 3 bits turned and mid-rise
 struct PairPrecision {
-  /// PN-Mix's two widths; without it `bits` a channel on the mean, given out by measured error.
+  /// PN-Mix's two widths; without it `bits` a channel on the mean, given out by measured error, or by energy.
   struct TwoWidths {
     uint32_t high = 3;
     uint32_t low = 1;
@@ -48,6 +50,7 @@ struct PairPrecision {
   uint32_t value_group = 0;  ///< 0: the whole head
   PairRule key_rule = PairRule::kMidRise;
   PairRule value_rule = PairRule::kMinMax;
+  OneBitRule one_bit = OneBitRule::kQuarterPoints;
   bool rotate_values = false;
   bool map_of_model = false;  ///< one map for all prompts, from the model's profile
   uint32_t num_sinks = 32;
@@ -55,8 +58,10 @@ struct PairPrecision {
 
   static constexpr uint32_t kMaxSinks = 128;
 
+  KeyRule KeyRuleOf() const { return {key_rule, one_bit}; }
   PairFormat FormatOf(uint32_t head_dim) const {
-    return {head_dim, page_tokens, value_bits, value_group == 0 ? head_dim : value_group, key_rule, value_rule};
+    return {head_dim, page_tokens, value_bits, value_group == 0 ? head_dim : value_group,
+            key_rule, value_rule,  one_bit};
   }
   friend bool operator==(const PairPrecision&, const PairPrecision&) = default;
 };

@@ -25,7 +25,8 @@ std::vector<bool> SelectSalient(std::span<const double> scores, double percent);
 /// Requires  num_pairs <= total_bits <= num_pairs · max_bits
 std::vector<uint8_t> AllocateBits(std::span<const double> errors, uint32_t max_bits, uint32_t total_bits);
 
-/// The width map of one KV head under a precision: PN-Mix's two widths, or bits by measured error.
+/// The width map of one KV head under a precision: PN-Mix's two widths, or bits by measured error or by
+/// energy.
 codec::WidthMap MakeWidthMap(const codec::PairPrecision& precision, const PairStatistics& statistics, uint64_t seed);
 
 }  // namespace kvant::policy

@@ -24,7 +24,7 @@ class PairStatistics {
   void AddKeys(const Half* rows, size_t num_rows, size_t stride);
   /// Keys that would become a page of their own (or a part of one, at least one row): what each width from 1 to
   /// WidthMap::kMaxKeyBits loses. They are not added to the other statistics.
-  void AddKeyErrors(codec::PairRule rule, const Half* rows, size_t num_rows, size_t stride);
+  void AddKeyErrors(codec::KeyRule rule, const Half* rows, size_t num_rows, size_t stride);
 
   codec::PairLayout pairs() const { return pairs_; }
   uint32_t num_pairs() const { return head_dim_ / 2; }

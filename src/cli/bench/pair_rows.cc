@@ -35,7 +35,7 @@ Result<codec::WidthMap> RandomWidthMap(const codec::PairPrecision& precision, ui
   policy::PairStatistics statistics(codec::PairLayout::kHalfSplit, head_dim);
   const PairRows rows = RandomPairRows(head_dim, precision.page_tokens, seed);
   statistics.AddKeys(rows.keys.data(), precision.page_tokens, head_dim);
-  statistics.AddKeyErrors(precision.key_rule, rows.keys.data(), precision.page_tokens, head_dim);
+  statistics.AddKeyErrors(precision.KeyRuleOf(), rows.keys.data(), precision.page_tokens, head_dim);
   std::vector<float> queries(size_t{kQueryRows} * head_dim);
   ToFloat(RandomHalves(queries.size(), 1.0F, seed + 300), queries);
   const std::vector<float> spread = Spread(head_dim, seed + 2);

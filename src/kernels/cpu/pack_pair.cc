@@ -20,7 +20,9 @@ PackTask TaskOf(const PairPlan& plan, const Half* keys, const Half* values, size
 void PackPairPage(Isa isa, const PairPlan& plan, const Half* keys, const Half* values, size_t stride,
                   std::span<std::byte> page) {
   KVANT_CHECK(page.size() == plan.layout().total_bytes, "the caller sized the page by PairPageLayout");
-  switch (isa) {
+  // The vector kernels know the range of a group alone, and of one bit the quarter points.
+  const bool plain_code = plan.format().one_bit != codec::OneBitRule::kQuarterPoints;
+  switch (plain_code ? Isa::kScalar : isa) {
     case Isa::kScalar: break;
     case Isa::kAvx2: return kPackPairAvx2(TaskOf(plan, keys, values, stride, page.data()));
     case Isa::kAvx512Vnni: return kPackPairAvx512(TaskOf(plan, keys, values, stride, page.data()));

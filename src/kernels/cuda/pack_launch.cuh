@@ -22,6 +22,9 @@ inline Status CheckPack(const codec::PairFormat& format) {
   if (format.value_bits < 2 || format.value_bits > 4) {
     return {StatusCode::kInvalidArgument, "value bits: " + std::to_string(format.value_bits) + " is not supported"};
   }
+  if (format.one_bit != codec::OneBitRule::kQuarterPoints) {
+    return {StatusCode::kInvalidArgument, "the CUDA packer has quarter points alone for keys of one bit"};
+  }
   return OkStatus();
 }
 

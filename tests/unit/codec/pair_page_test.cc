@@ -127,7 +127,36 @@ TEST(PairPage, GroupsOfThePaper) {
   EXPECT_EQ(ToFloat(page.key_scales[2]), 1.5F);  // quarter points
   EXPECT_EQ(ToFloat(page.key_zeros[2]), -0.25F);
   std::vector<float> group(std::begin(kGroup), std::end(kGroup));
-  EXPECT_NEAR(KeyGroupError(PairRule::kMinMax, 1, group) / 8, 0.2734, 1e-4);
+  EXPECT_NEAR(KeyGroupError({PairRule::kMinMax}, 1, group) / 8, 0.2734, 1e-4);
+}
+
+// methods.md 10.2: end points at half to even put 0.5, a tie, with the lower ones.
+TEST(PairPage, OneBitHasTheAskedPoints) {
+  constexpr float kGroup[] = {-1, -0.5, 0, 0.25, 0.5, 1, 1.5, 2};
+  const auto restored = [&](OneBitRule rule) {
+    std::vector<float> group(std::begin(kGroup), std::end(kGroup));
+    RoundTripKeyGroup({PairRule::kMidRise, rule}, 1, group);
+    return group;
+  };
+  EXPECT_EQ(restored(OneBitRule::kEndPoints), (std::vector<float>{-1, -1, -1, -1, -1, 2, 2, 2}));
+  EXPECT_EQ(restored(OneBitRule::kQuarterPoints),
+            (std::vector<float>{-0.25, -0.25, -0.25, -0.25, 1.25, 1.25, 1.25, 1.25}));
+  EXPECT_EQ(restored(OneBitRule::kMeans),
+            (std::vector<float>{-0.3125, -0.3125, -0.3125, -0.3125, 1.25, 1.25, 1.25, 1.25}));
+}
+
+TEST(PairPage, OnlyGroupsOfOneBitReadTheirRule) {
+  const PairFormat quarter{64, 128, 2, 64};
+  PairFormat ends = quarter;
+  ends.one_bit = OneBitRule::kEndPoints;
+  const WidthMap map = MapOf(64, PairLayout::kHalfSplit);
+  const Tokens tokens = RandomTokens(quarter, 5);
+  const PairPage a = EncodePairPageRef(quarter, map, tokens.keys.data(), tokens.values.data(), 64);
+  const PairPage b = EncodePairPageRef(ends, map, tokens.keys.data(), tokens.values.data(), 64);
+  EXPECT_EQ(a.value_codes, b.value_codes);
+  for (uint32_t c = 0; c < 64; ++c) {
+    EXPECT_EQ(a.key_scales[c] == b.key_scales[c], map.WidthOf(c) > 1) << c;
+  }
 }
 
 TEST(PairPage, BytesOfThePapersSettings) {

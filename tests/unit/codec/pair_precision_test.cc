@@ -38,7 +38,8 @@ TEST(PairPrecision, TheShortestWordComesBack) {
   for (const char* word :
        {"pnmix:3/1@50%", "pnmix:4/1@35%", "pnmix:2/2@0%,v=4", "pnmix:3/1@12.5%,v=3,vg=32,g=64,rule=qrange",
         "pnmix:3/1@50%,rec=midrise,vrot=on,vrec=minmax", "pairs:2", "pairs:2.5,v=2", "pairs:2,v=2,vrot=off",
-        "pairs:3,v=8,map=model,sinks=4,residual=64", "pairs:2,g=32", "pnmix:3/1@50%,rule=random"}) {
+        "pairs:3,v=8,map=model,sinks=4,residual=64", "pairs:2,g=32", "pnmix:3/1@50%,rule=random", "pairs:2,rule=energy",
+        "pnmix:3/1@50%,one=means,vrot=on", "pairs:2.5,one=ends"}) {
     EXPECT_EQ(PairPrecisionWord(Parsed(word)), word);
   }
   EXPECT_EQ(PairPrecisionWord(Parsed("pairs:2.0,v=4,rec=midrise")), "pairs:2");
@@ -76,7 +77,8 @@ TEST(PairPrecision, FaultsAreNamed) {
                         Case{"pairs:2,g=100", "32|64|128"},
                         Case{"pairs:2,v=2,v=2", "twice"},
                         Case{"pairs:2,", "''"},
-                        Case{"pairs:2,rule=qk", "measured error"},
+                        Case{"pairs:2,rule=qk", "error|energy"},
+                        Case{"pnmix:3/1@50%,one=middle", "quarter|ends|means"},
                         Case{"pairs:2,color=red", "color"},
                         Case{"pnmix:3/1@50%,rule=best", "qk|k|energy"},
                         Case{"pnmix:3/1@50%,rec=x", "minmax|midrise"},

@@ -76,6 +76,16 @@ TEST_P(PackPairTest, GivesTheReferenceBytes) {
   }
 }
 
+TEST_P(PackPairTest, GivesTheReferenceBytesOfOtherPointsForOneBit) {
+  for (const codec::OneBitRule one_bit : {codec::OneBitRule::kEndPoints, codec::OneBitRule::kMeans}) {
+    WidthMap map{PairLayout::kHalfSplit, std::vector<uint8_t>(32, 1)};
+    for (size_t i = 0; i < map.widths.size(); i += 2) map.widths[i] = 3;
+    for (uint32_t seed = 0; seed < 4; ++seed) {
+      ExpectReferenceBytes(GetParam(), {64, 128, 2, 64, PairRule::kMinMax, PairRule::kMinMax, one_bit}, map, seed);
+    }
+  }
+}
+
 TEST_P(PackPairTest, GivesTheReferenceBytesOfThePapersPages) {
   for (const uint32_t head_dim : {64U, 128U}) {
     WidthMap map{PairLayout::kHalfSplit, std::vector<uint8_t>(head_dim / 2, 1)};

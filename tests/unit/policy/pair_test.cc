@@ -80,7 +80,7 @@ TEST(PairStatistics, MoreBitsLoseLess) {
   for (const PairRule rule : {PairRule::kMinMax, PairRule::kMidRise}) {
     PairStatistics statistics(PairLayout::kInterleaved, 32);
     statistics.AddQueries(queries.data(), 1, 32);
-    statistics.AddKeyErrors(rule, keys.data(), 128, 32);
+    statistics.AddKeyErrors({rule}, keys.data(), 128, 32);
     for (uint32_t pair = 0; pair < 16; ++pair) {
       for (uint32_t bits = 2; bits <= 4; ++bits) {
         EXPECT_LT(statistics.Error(pair, bits), statistics.Error(pair, bits - 1));
@@ -150,7 +150,7 @@ TEST(MakeWidthMap, PaysWhatThePaperSays) {
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = ToHalf(normal(random) * (1.0F + static_cast<float>(i % 128 % 64)));
   statistics.AddQueries(queries.data(), 16, 128);
   statistics.AddKeys(keys.data(), 128, 128);
-  statistics.AddKeyErrors(PairRule::kMidRise, keys.data(), 128, 128);
+  statistics.AddKeyErrors({PairRule::kMidRise}, keys.data(), 128, 128);
   const auto map = [&](const char* word) {
     return MakeWidthMap(codec::ParsePairPrecision(word).value(), statistics, 1);
   };
@@ -182,6 +182,21 @@ TEST(MakeWidthMap, PaysWhatThePaperSays) {
   }
 }
 
+// Energies (16, 4, 1, 0.25) once more, as pairs of a head: with four bits at most, 2.5 on the mean.
+TEST(MakeWidthMap, BlockGtqGivesBitsByEnergy) {
+  PairStatistics statistics(PairLayout::kInterleaved, 8);
+  const std::vector<float> queries = {2, 2, 1, 1, 0.5F, 0.5F, 0.25F, 0.25F};
+  const std::vector<Half> keys = {ToHalf(2),    ToHalf(2),    ToHalf(1),     ToHalf(1),
+                                  ToHalf(0.5F), ToHalf(0.5F), ToHalf(0.25F), ToHalf(0.25F)};
+  statistics.AddQueries(queries.data(), 1, 8);
+  statistics.AddKeys(keys.data(), 1, 8);
+  const auto widths = [&](const char* word) {
+    return MakeWidthMap(codec::ParsePairPrecision(word).value(), statistics, 1).widths;
+  };
+  EXPECT_EQ(widths("pairs:2.5,rule=energy"), (std::vector<uint8_t>{4, 3, 2, 1}));
+  EXPECT_EQ(widths("pairs:2.75,rule=energy"), (std::vector<uint8_t>{4, 4, 2, 1}));
+}
+
 TEST(MakeWidthMap, MeasuredErrorIsTheRuleOfTheTwoWidthsToo) {
   PairStatistics statistics(PairLayout::kInterleaved, 32);
   std::vector<float> queries(32, 0.1F);
@@ -192,7 +207,7 @@ TEST(MakeWidthMap, MeasuredErrorIsTheRuleOfTheTwoWidthsToo) {
   std::normal_distribution<float> normal;
   for (Half& k : keys) k = ToHalf(normal(random));
   statistics.AddKeys(keys.data(), 128, 32);
-  statistics.AddKeyErrors(PairRule::kMinMax, keys.data(), 128, 32);
+  statistics.AddKeyErrors({PairRule::kMinMax}, keys.data(), 128, 32);
   for (const char* word : {"pnmix:3/1@6.25%,rule=error", "pnmix:3/1@6.25%,rule=qrange", "pnmix:3/1@6.25%"}) {
     const codec::WidthMap map = MakeWidthMap(codec::ParsePairPrecision(word).value(), statistics, 1);
     EXPECT_EQ(map.widths[3], 3) << word;
