@@ -51,6 +51,23 @@ Result<eval::Protocol> ParseProtocol(const std::string& word) {
   return Status(StatusCode::kInvalidArgument, "unknown protocol '" + word + "'; known are prompt, all");
 }
 
+Result<std::vector<eval::Candidate>> ParseCandidates(const std::string& list) {
+  std::vector<eval::Candidate> candidates;
+  for (const std::string& word : SplitPrecisionList(list)) {
+    KVANT_ASSIGN_OR_RETURN(const eval::Candidate candidate, eval::ParseCandidate(word));
+    candidates.push_back(candidate);
+  }
+  return candidates;
+}
+
+std::vector<codec::Precision> PrecisionsOf(std::span<const eval::Candidate> candidates) {
+  std::vector<codec::Precision> precisions;
+  for (const eval::Candidate& candidate : candidates) {
+    precisions.push_back(candidate.precision);
+  }
+  return precisions;
+}
+
 Result<std::vector<int32_t>> ReadTokens(const engine::Tokenizer& tokenizer, const std::string& path) {
   KVANT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("--text", path));
   return tokenizer.Encode(text, false);
@@ -70,7 +87,7 @@ Json MetricJson(const std::string& word, const char* metric, double value, doubl
 Json ResultsJson(const std::vector<eval::PerplexityResult>& results) {
   Json rows = Json::array();
   for (const eval::PerplexityResult& result : results) {
-    const std::string word = codec::PrecisionWord(result.precision);
+    const std::string word = eval::CandidateWord(result.candidate);
     const eval::Estimate& increase = result.log_perplexity_increase;
     rows.push_back(
         MetricJson(word, "perplexity", result.perplexity, result.perplexity * increase.standard_error, result.bits));
@@ -90,7 +107,7 @@ std::vector<std::vector<std::string>> ResultRows(const std::vector<eval::Perplex
       {"kv", "perplexity", "change %", "± %", "KL", "±", "attention KL", "±", "payload bits", "effective bits"}};
   for (const eval::PerplexityResult& result : results) {
     const eval::Estimate& increase = result.log_perplexity_increase;
-    rows.push_back({codec::PrecisionWord(result.precision), fmt::format("{:.4f}", result.perplexity),
+    rows.push_back({eval::CandidateWord(result.candidate), fmt::format("{:.4f}", result.perplexity),
                     fmt::format("{:+.3f}", PercentOf(increase.mean)),
                     fmt::format("{:.3f}", 100.0 * increase.standard_error), fmt::format("{:.6f}", result.kl.mean),
                     fmt::format("{:.6f}", result.kl.standard_error),
@@ -117,7 +134,7 @@ Status RunEval(EvalFlags& flags, Console& console) {
     return {StatusCode::kInvalidArgument, "unknown task '" + flags.task + "'; known is ppl"};
   }
   KVANT_ASSIGN_OR_RETURN(flags.options.protocol, ParseProtocol(flags.protocol));
-  KVANT_ASSIGN_OR_RETURN(const std::vector<codec::Precision> precisions, ParsePrecisionList(flags.kv));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<eval::Candidate> candidates, ParseCandidates(flags.kv));
   if (flags.quick) {
     Shrink(&flags.options);
   }
@@ -132,10 +149,10 @@ Status RunEval(EvalFlags& flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine, flags.context));
   KVANT_RETURN_IF_ERROR(CheckContext(flags.context, flags.options.window_tokens, opened.model->params(), console));
   KVANT_ASSIGN_OR_RETURN(const auto tokenizer, engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
-  KVANT_RETURN_IF_ERROR(UseProfiles(precisions, flags.profile, *tokenizer, *opened.engine));
+  KVANT_RETURN_IF_ERROR(UseProfiles(PrecisionsOf(candidates), flags.profile, *tokenizer, *opened.engine));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(*tokenizer, flags.text));
   KVANT_ASSIGN_OR_RETURN(const std::vector<eval::PerplexityResult> results,
-                         eval::Perplexity(*opened.engine, tokens, precisions, flags.options));
+                         eval::Perplexity(*opened.engine, tokens, candidates, flags.options));
   console.ClearProgress();
   const auto rows = ResultRows(results);
   if (csv.is_open()) {
@@ -160,7 +177,9 @@ void AddEvalCommand(Program& program) {
                                          [flags](Console& console) { return RunEval(*flags, console); });
   command->add_option("task", flags->task, "ppl: perplexity, and divergence from fp16")->capture_default_str();
   AddEngineFlags(*command, flags->engine);
-  AddOption(*command, "--kv", flags->kv, "Precisions to compare with fp16, separated by commas");
+  AddOption(*command, "--kv", flags->kv,
+            "Precisions to compare with fp16, separated by commas; references that no cache holds, too: kitty:R%, "
+            "reselect:WORD, keys:WORD, gathered:b=B");
   AddOption(*command, "--protocol", flags->protocol,
             "prompt: exact prompt, quantized, then the rest scored over it; all: every query meets quantized keys");
   AddOption(*command, "--text", flags->text, "Text file to score");

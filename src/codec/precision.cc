@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kvant/codec/pair_precision.h"
+#include "kvant/codec/reference_words.h"
 #include "kvant/codec/tiers.h"
 
 namespace kvant::codec {
@@ -100,6 +101,10 @@ Result<Precision> ParsePairs(std::string_view word) {
 Result<Precision> ParsePrecision(std::string_view word) {
   if (IsPairWord(word)) {
     return ParsePairs(word);
+  }
+  if (IsReferenceWord(word)) {
+    return Status(StatusCode::kPrecisionUnsupported,
+                  "precision '" + std::string(word) + "' is a reference that eval scores; no cache can hold it");
   }
   const std::vector<std::string_view> parts = SplitAtCommas(word);
   Precision precision;

@@ -7,6 +7,7 @@
 
 #include "eval/attention_record.h"
 #include "eval/recorded_prompt.h"
+#include "eval/round_trip.h"
 #include "kvant/base/thread_pool.h"
 #include "kvant/engine/prompt_encoder.h"
 
@@ -57,20 +58,34 @@ Estimate EstimateOf(std::span<const double> values) {
   return estimate;
 }
 
+// What is worth recording: of what is wanted, what the first one wants.
+engine::PromptStatistics StatisticsOf(std::span<const Candidate> candidates) {
+  for (const Candidate& candidate : candidates) {
+    const engine::PromptStatistics wanted = engine::StatisticsFor(candidate.precision);
+    if (wanted != engine::PromptStatistics::kNone) {
+      return wanted;
+    }
+  }
+  return engine::PromptStatistics::kNone;
+}
+
 class WindowScorer {
  public:
-  /// `statistics` are recorded of the prompt for the precisions that want them.
+  /// What is recorded of the prompt is what the candidates want.
   WindowScorer(engine::Engine& engine, std::span<const int32_t> window, const PerplexityOptions& options,
-               engine::PromptStatistics statistics)
+               std::span<const Candidate> candidates)
       : engine_(engine),
         window_(window),
         options_(options),
-        recorded_statistics_(statistics),
+        recorded_statistics_(StatisticsOf(candidates)),
+        records_queries_(std::any_of(candidates.begin(), candidates.end(),
+                                     [](const Candidate& each) { return each.keys == KeysOf::kReselection; })),
         attention_(engine.model().params(), options.prompt_tokens, options.attention_stride) {}
 
-  Result<Pass> Run(const codec::Precision& precision, const Pass* reference) {
+  Result<Pass> Run(const Candidate& candidate, const Pass* reference) {
     cache::MemoryAccount account;
-    KVANT_ASSIGN_OR_RETURN(cache::Sequence sequence, engine_.NewSequence(precision, &account));
+    KVANT_ASSIGN_OR_RETURN(cache::Sequence sequence,
+                           engine_.NewSequence(candidate.is_reference() ? exact_ : candidate.precision, &account));
     engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kEncodeAll, &engine_.backend().pool());
     Pass pass;
     engine::PrefillOptions prefill;
@@ -85,8 +100,14 @@ class WindowScorer {
       pass.bits = sequence.bits();
       return pass;
     }
-    KVANT_RETURN_IF_ERROR(TakePrompt(sequence, encode));
-    pass.bits = sequence.bits();
+    if (candidate.is_reference()) {
+      RoundTrip round_trip(candidate, engine_.model().params(), &engine_.backend(), recorded_->queries());
+      KVANT_RETURN_IF_ERROR(TakePrompt(sequence, round_trip));
+      pass.bits = round_trip.bits();
+    } else {
+      KVANT_RETURN_IF_ERROR(reference == nullptr ? RecordPrompt(sequence) : TakePrompt(sequence, encode));
+      pass.bits = sequence.bits();
+    }
     if (reference == nullptr) {
       prefill.queries = [&](uint32_t layer, uint32_t first, uint32_t rows, std::span<const float> queries) {
         attention_.AddQueries(layer, first, rows, queries);
@@ -106,16 +127,26 @@ class WindowScorer {
   }
 
  private:
-  // The prompt is computed for the first precision, which is fp16, and replayed for the others.
-  Status TakePrompt(cache::Sequence& sequence, engine::PromptEncoder& encode) {
-    std::vector<float> last;
-    const std::span<const int32_t> prompt = window_.first(options_.prompt_tokens);
-    if (sequence.precision().is_exact() && !recorded_) {
-      return engine_.Prefill(sequence, prompt, recorded_.emplace(recorded_statistics_), {}, &last);
+  // The prompt is computed once, for fp16, and replayed for the others.
+  Status RecordPrompt(cache::Sequence& sequence) {
+    RecordedPrompt& recorded = recorded_.emplace(recorded_statistics_);
+    engine::PrefillOptions options;
+    if (records_queries_) {
+      options.queries = [&](uint32_t layer, uint32_t, uint32_t, std::span<const float> queries) {
+        recorded.AddQueries(layer, queries);
+      };
     }
-    const bool recorded = encode.wanted() == engine::PromptStatistics::kNone || encode.wanted() == recorded_statistics_;
-    return recorded_ && recorded ? recorded_->Replay(sequence, encode)
-                                 : engine_.Prefill(sequence, prompt, encode, {}, &last);
+    std::vector<float> last;
+    return engine_.Prefill(sequence, window_.first(options_.prompt_tokens), recorded, options, &last);
+  }
+
+  Status TakePrompt(cache::Sequence& sequence, engine::LayerConsumer& consumer) {
+    const engine::PromptStatistics wanted = consumer.wanted();
+    if (wanted == engine::PromptStatistics::kNone || wanted == recorded_statistics_) {
+      return recorded_->Replay(sequence, consumer);
+    }
+    std::vector<float> last;
+    return engine_.Prefill(sequence, window_.first(options_.prompt_tokens), consumer, {}, &last);
   }
 
   struct KeepExact : engine::LayerConsumer {
@@ -150,11 +181,13 @@ class WindowScorer {
     }
   }
 
+  const codec::Precision exact_ = codec::ParsePrecision("fp16").value();
   engine::Engine& engine_;
   std::span<const int32_t> window_;
   const PerplexityOptions& options_;
   uint32_t prefill_offset_ = 0;
   engine::PromptStatistics recorded_statistics_;
+  bool records_queries_;
   std::optional<RecordedPrompt> recorded_;
   AttentionRecord attention_;
 };
@@ -181,21 +214,26 @@ Status CheckSizes(size_t num_tokens, const PerplexityOptions& options) {
 }
 
 // Before the first pass: they are minutes each.
-Status CheckPrecisions(std::span<const codec::Precision> precisions, Protocol protocol, uint32_t head_dim) {
-  for (const codec::Precision& precision : precisions) {
-    KVANT_RETURN_IF_ERROR(codec::CheckPrecision(precision, head_dim));
-    const engine::PromptStatistics wanted = engine::StatisticsFor(precision);
-    if (protocol == Protocol::kAllQuantized &&
-        (wanted == engine::PromptStatistics::kMass || wanted == engine::PromptStatistics::kSampledMass)) {
+Status CheckCandidates(std::span<const Candidate> candidates, Protocol protocol, uint32_t head_dim) {
+  for (const Candidate& candidate : candidates) {
+    KVANT_RETURN_IF_ERROR(codec::CheckPrecision(candidate.precision, head_dim));
+    if (protocol == Protocol::kExactPrompt) {
+      continue;
+    }
+    const std::string what = "precision '" + CandidateWord(candidate) + "'";
+    if (candidate.is_reference()) {
+      return {StatusCode::kInvalidArgument, what + " is a reference: its prompt has to be exact"};
+    }
+    const engine::PromptStatistics wanted = engine::StatisticsFor(candidate.precision);
+    if (wanted == engine::PromptStatistics::kMass || wanted == engine::PromptStatistics::kSampledMass) {
       return {StatusCode::kInvalidArgument,
-              "precision '" + codec::PrecisionWord(precision) +
-                  "': its tiers are chosen by the attention of an exact prompt; protocol all has none"};
+              what + ": its tiers are chosen by the attention of an exact prompt; protocol all has none"};
     }
   }
   return OkStatus();
 }
 
-// All windows of one precision, token by token beside the reference.
+// All windows of one candidate, token by token beside the reference.
 struct Totals {
   std::vector<double> losses;
   std::vector<double> increases;
@@ -217,9 +255,9 @@ struct Totals {
     }
     bits = pass.bits;
   }
-  PerplexityResult Finish(const codec::Precision& precision) const {
+  PerplexityResult Finish(const Candidate& candidate) const {
     PerplexityResult result{
-        precision, std::exp(EstimateOf(losses).mean), EstimateOf(increases), EstimateOf(divergences), {}, bits};
+        candidate, std::exp(EstimateOf(losses).mean), EstimateOf(increases), EstimateOf(divergences), {}, bits};
     if (attention_divergences) {
       result.attention_kl = EstimateOf(*attention_divergences);
     }
@@ -227,26 +265,15 @@ struct Totals {
   }
 };
 
-// What is worth recording: of what is wanted, what the first one wants.
-engine::PromptStatistics StatisticsOf(std::span<const codec::Precision> precisions) {
-  for (const codec::Precision& precision : precisions) {
-    const engine::PromptStatistics wanted = engine::StatisticsFor(precision);
-    if (wanted != engine::PromptStatistics::kNone) {
-      return wanted;
-    }
-  }
-  return engine::PromptStatistics::kNone;
-}
-
 }  // namespace
 
 Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::span<const int32_t> tokens,
-                                                 std::span<const codec::Precision> precisions,
+                                                 std::span<const Candidate> candidates,
                                                  const PerplexityOptions& options) {
   KVANT_RETURN_IF_ERROR(CheckSizes(tokens.size(), options));
-  KVANT_RETURN_IF_ERROR(CheckPrecisions(precisions, options.protocol, engine.model().params().head_dim));
-  KVANT_ASSIGN_OR_RETURN(const codec::Precision exact, codec::ParsePrecision("fp16"));
-  std::vector<Totals> totals(precisions.size() + 1);
+  KVANT_RETURN_IF_ERROR(CheckCandidates(candidates, options.protocol, engine.model().params().head_dim));
+  KVANT_ASSIGN_OR_RETURN(const Candidate exact, ParseCandidate("fp16"));
+  std::vector<Totals> totals(candidates.size() + 1);
   const auto num_passes = static_cast<uint32_t>(totals.size()) * options.num_windows;
   uint32_t passes_done = 0;
   const auto advance = [&] {
@@ -256,20 +283,20 @@ Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::sp
   };
   for (uint32_t window = 0; window < options.num_windows; ++window) {
     const size_t begin = size_t{window} * options.window_tokens;
-    WindowScorer scorer(engine, tokens.subspan(begin, options.window_tokens), options, StatisticsOf(precisions));
+    WindowScorer scorer(engine, tokens.subspan(begin, options.window_tokens), options, candidates);
     KVANT_ASSIGN_OR_RETURN(const Pass reference, scorer.Run(exact, nullptr));
     totals[0].Add(reference, reference);
     advance();
-    for (size_t i = 0; i < precisions.size(); ++i) {
-      KVANT_ASSIGN_OR_RETURN(const Pass pass, scorer.Run(precisions[i], &reference));
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      KVANT_ASSIGN_OR_RETURN(const Pass pass, scorer.Run(candidates[i], &reference));
       totals[i + 1].Add(pass, reference);
       advance();
     }
   }
   std::vector<PerplexityResult> results;
   results.push_back(totals[0].Finish(exact));
-  for (size_t i = 0; i < precisions.size(); ++i) {
-    results.push_back(totals[i + 1].Finish(precisions[i]));
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    results.push_back(totals[i + 1].Finish(candidates[i]));
   }
   return results;
 }

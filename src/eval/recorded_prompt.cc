@@ -1,5 +1,6 @@
 #include "eval/recorded_prompt.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kvant/base/check.h"
@@ -14,6 +15,13 @@ Status RecordedPrompt::LayerDone(uint32_t layer, cache::LayerCache& cache, const
   cache.WriteBlock(layout, block.bytes(), nullptr);
   layers_.push_back({layout, std::move(block), statistics});
   return OkStatus();
+}
+
+void RecordedPrompt::AddQueries(uint32_t layer, std::span<const float> queries) {
+  queries_.resize(std::max<size_t>(queries_.size(), layer + size_t{1}));
+  std::vector<Half>& rows = queries_[layer];
+  rows.resize(rows.size() + queries.size());
+  ToHalf(queries, std::span(rows).last(queries.size()));
 }
 
 Status RecordedPrompt::Replay(cache::Sequence& sequence, engine::LayerConsumer& consumer) const {

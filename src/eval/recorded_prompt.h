@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "kvant/base/buffer.h"
@@ -17,6 +18,11 @@ class RecordedPrompt : public engine::LayerConsumer {
   /// Requires a cache of fp16
   Status LayerDone(uint32_t layer, cache::LayerCache& cache, const engine::LayerStatistics& statistics) override;
 
+  /// Queries of consecutive tokens, at fp16. Shapes  queries [rows, num_q_heads, head_dim]
+  void AddQueries(uint32_t layer, std::span<const float> queries);
+  /// Shapes  [num_layers][tokens, num_q_heads, head_dim]; empty where none were added
+  const std::vector<std::vector<Half>>& queries() const { return queries_; }
+
   /// As if the prompt had passed through an engine with this empty sequence and consumer.
   Status Replay(cache::Sequence& sequence, engine::LayerConsumer& consumer) const;
 
@@ -29,6 +35,7 @@ class RecordedPrompt : public engine::LayerConsumer {
 
   engine::PromptStatistics wanted_;
   std::vector<Layer> layers_;
+  std::vector<std::vector<Half>> queries_;
 };
 
 }  // namespace kvant::eval

@@ -10,6 +10,7 @@
 #include "kvant/base/status.h"
 #include "kvant/codec/precision.h"
 #include "kvant/engine/engine.h"
+#include "kvant/eval/candidate.h"
 
 namespace kvant::eval {
 
@@ -35,9 +36,9 @@ struct Estimate {
   double standard_error = 0;
 };
 
-/// One precision against fp16 on the same tokens.
+/// One candidate against fp16 on the same tokens.
 struct PerplexityResult {
-  codec::Precision precision;
+  Candidate candidate;
   double perplexity = 0;             ///< exp of the mean loss over all windows
   Estimate log_perplexity_increase;  ///< paired by token; its exp - 1 is the relative change of perplexity
   Estimate kl;                       ///< KL(fp16 ‖ precision) of next-token distributions
@@ -48,13 +49,13 @@ struct PerplexityResult {
   codec::BitsPerElement bits;  ///< of the cache when the window was scored
 };
 
-/// Score precisions on consecutive windows of a tokenized text. The first result is fp16 itself.
+/// Score candidates on consecutive windows of a tokenized text. The first result is fp16 itself.
 ///
 /// Requires tokens for all windows
-/// Errors   kInvalidArgument names a size that does not fit, or a precision that the protocol cannot score, before
+/// Errors   kInvalidArgument names a size that does not fit, or a candidate that the protocol cannot score, before
 ///          anything is computed; what the engine returns
 Result<std::vector<PerplexityResult>> Perplexity(engine::Engine& engine, std::span<const int32_t> tokens,
-                                                 std::span<const codec::Precision> precisions,
+                                                 std::span<const Candidate> candidates,
                                                  const PerplexityOptions& options);
 
 }  // namespace kvant::eval

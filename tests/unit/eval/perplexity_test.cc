@@ -13,10 +13,10 @@ class PerplexityTest : public testing::Test {
     const std::string path = test::WriteTiny(folder_, "tiny.gguf", {.context_length = 1024});
     const auto loaded = test::LoadedModel::Load(path);
     EXPECT_NE(loaded, nullptr);
-    std::vector<codec::Precision> precisions;
-    for (const char* word : words) precisions.push_back(codec::ParsePrecision(word).value());
+    std::vector<Candidate> candidates;
+    for (const char* word : words) candidates.push_back(ParseCandidate(word).value());
     const auto tokens = test::RandomTokens(loaded->model->params().vocab_size, 400);
-    Result<std::vector<PerplexityResult>> results = Perplexity(*loaded->engine, tokens, precisions, options);
+    Result<std::vector<PerplexityResult>> results = Perplexity(*loaded->engine, tokens, candidates, options);
     EXPECT_TRUE(results.ok()) << results.status().message();
     return results.ok() ? std::move(results).value() : std::vector<PerplexityResult>();
   }
@@ -45,6 +45,29 @@ TEST_F(PerplexityTest, AttentionDoesNotSeeValues) {
   const auto results = Score({"pairs:2,v=8", "pairs:2,v=2"}, Prompt());
   EXPECT_EQ(results[1].attention_kl->mean, results[2].attention_kl->mean);
   EXPECT_LT(results[1].kl.mean, results[2].kl.mean);
+}
+
+// The reference's pages are the cache's: what differs is fp16's rounding of what was decoded, and the path of kernels.
+TEST_F(PerplexityTest, AReferenceOfACachesOwnPagesAgreesWithTheCache) {
+  const auto results = Score({"pairs:2,v=8", "keys:pairs:2", "keys:pairs:2,v=2"}, Prompt());
+  EXPECT_NEAR(results[2].attention_kl->mean, results[1].attention_kl->mean, 0.01 * results[1].attention_kl->mean);
+  EXPECT_NEAR(results[2].kl.mean, results[1].kl.mean, 0.2 * results[1].kl.mean);
+  EXPECT_EQ(results[2].attention_kl->mean, results[3].attention_kl->mean);
+  EXPECT_EQ(results[2].kl.mean, results[3].kl.mean);  // values are exact, whatever their bits were to be
+  EXPECT_EQ(results[2].bits.effective, results[3].bits.effective);
+  EXPECT_GT(results[2].bits.payload, results[1].bits.payload);
+}
+
+TEST_F(PerplexityTest, EveryReferenceIsScored) {
+  const auto results = Score({"kitty:12.5%", "kitty:100%", "keys:kitty:12.5%,rec=midrise", "reselect:pnmix:3/1@50%",
+                              "keys:reselect:pairs:2", "gathered:b=0.25", "spectrum:b=0.25"},
+                             Prompt());
+  ASSERT_EQ(results.size(), 8U);
+  EXPECT_GT(results[1].attention_kl->mean, results[2].attention_kl->mean);
+  EXPECT_GT(results[6].bits.payload, 0);
+  EXPECT_EQ(results[6].bits.payload, results[7].bits.payload);
+  EXPECT_LT(results[6].attention_kl->mean, 0.1);
+  EXPECT_GT(results[6].attention_kl->mean, 0);
 }
 
 TEST_F(PerplexityTest, AttentionIsComparedWhereItCanBe) {
