@@ -6,6 +6,8 @@
 #include <cmath>
 #include <random>
 
+#include "kvant/codec/pair_block.h"
+
 namespace kvant::codec {
 namespace {
 
@@ -156,6 +158,19 @@ TEST(PairPage, OnlyGroupsOfOneBitReadTheirRule) {
   EXPECT_EQ(a.value_codes, b.value_codes);
   for (uint32_t c = 0; c < 64; ++c) {
     EXPECT_EQ(a.key_scales[c] == b.key_scales[c], map.WidthOf(c) > 1) << c;
+  }
+}
+
+TEST(PairPage, ABlockSaysItsRuleForOneBit) {
+  const PairBlockFormat block{
+      {64, 128, 2, 64, PairRule::kMidRise, PairRule::kMinMax, OneBitRule::kMeans}, PairLayout::kHalfSplit, false, 128};
+  std::vector<std::byte> bytes(kPairFormatBytes);
+  PutPairFormat(block, bytes);
+  EXPECT_EQ(TakePairFormat(64, bytes).value(), block);
+  for (const auto& [offset, value] : {std::pair(12U, 3), std::pair(13U, 1), std::pair(15U, 1)}) {
+    std::vector<std::byte> changed = bytes;
+    changed[offset] = static_cast<std::byte>(value);
+    EXPECT_EQ(TakePairFormat(64, changed).status().code(), StatusCode::kInvalidArgument) << offset;
   }
 }
 
