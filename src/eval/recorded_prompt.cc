@@ -9,10 +9,14 @@ namespace kvant::eval {
 
 Status RecordedPrompt::LayerDone(uint32_t layer, cache::LayerCache& cache, const engine::LayerStatistics& statistics) {
   KVANT_CHECK(layer == layers_.size(), "layers come in order");
+  // A replay begins at position 0, and the encoder says itself what is out of its reach.
+  const uint32_t window = cache.window();
+  cache.SetWindow(0);
   const codec::LayerBlockLayout layout = cache.PlanBlock(codec::PromptTail::kEncodeAll);
   KVANT_CHECK(layout.split.num_tail == layout.split.total(), "the recorded cache is exact");
   KVANT_ASSIGN_OR_RETURN(Buffer block, Buffer::Allocate(layout.total_bytes()));
   cache.WriteBlock(layout, block.bytes(), nullptr);
+  cache.SetWindow(window);
   layers_.push_back({layout, std::move(block), statistics});
   return OkStatus();
 }

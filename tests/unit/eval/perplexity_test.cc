@@ -9,8 +9,9 @@ namespace {
 
 class PerplexityTest : public testing::Test {
  protected:
-  std::vector<PerplexityResult> Score(const std::vector<const char*>& words, const PerplexityOptions& options) {
-    const std::string path = test::WriteTiny(folder_, "tiny.gguf", {.context_length = 1024});
+  std::vector<PerplexityResult> Score(const std::vector<const char*>& words, const PerplexityOptions& options,
+                                      const test::TinyModelParams& model = {.context_length = 1024}) {
+    const std::string path = test::WriteTiny(folder_, "tiny.gguf", model);
     const auto loaded = test::LoadedModel::Load(path);
     EXPECT_NE(loaded, nullptr);
     std::vector<Candidate> candidates;
@@ -56,6 +57,25 @@ TEST_F(PerplexityTest, AReferenceOfACachesOwnPagesAgreesWithTheCache) {
   EXPECT_EQ(results[2].kl.mean, results[3].kl.mean);  // values are exact, whatever their bits were to be
   EXPECT_EQ(results[2].bits.effective, results[3].bits.effective);
   EXPECT_GT(results[2].bits.payload, results[1].bits.payload);
+}
+
+// fp16 among the candidates is a replay of the recorded prompt, which two of three layers have mostly forgotten.
+TEST_F(PerplexityTest, AReplayedPromptIsThePromptWhereLayersHaveWindows) {
+  const test::TinyModelParams windowed{
+      .architecture = "gemma3", .num_layers = 3, .context_length = 1024, .window = 64, .window_pattern = 3};
+  const auto results = Score({"fp16", "int8", "pairs:3,g=32", "keys:pairs:3,g=32,v=8", "kitty:12.5%,g=32",
+                              "keys:reselect:pairs:2,g=32", "gathered:b=0.3,sinks=0"},
+                             Prompt(), windowed);
+  ASSERT_EQ(results.size(), 8U);
+  EXPECT_EQ(results[1].kl.mean, 0);
+  EXPECT_EQ(results[1].attention_kl->mean, 0);
+  EXPECT_LT(results[2].attention_kl->mean, 1e-3);
+  EXPECT_LT(results[2].kl.mean, 1e-3);
+  EXPECT_NEAR(results[4].attention_kl->mean, results[3].attention_kl->mean, 0.01 * results[3].attention_kl->mean);
+  for (const PerplexityResult& result : results) {
+    EXPECT_TRUE(result.attention_kl.has_value());
+    EXPECT_LE(result.bits.payload, result.bits.effective);
+  }
 }
 
 TEST_F(PerplexityTest, EveryReferenceIsScored) {
