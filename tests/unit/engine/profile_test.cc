@@ -9,33 +9,15 @@
 #include "kvant/engine/generate.h"
 #include "kvant/engine/prompt_encoder.h"
 #include "kvant/engine/session.h"
-#include "support/engine_fixture.h"
-#include "support/gguf_fixture.h"
-#include "support/temp_dir.h"
+#include "unit/engine/words_fixture.h"
 
 namespace kvant::test {
 namespace {
 
 constexpr const char* kWords[] = {"pairs:2.0,map=model", "pnmix:3/1@50%,g=32,map=model,sinks=4", "int4,eq=model"};
 
-class ProfileTest : public testing::Test {
+class ProfileTest : public WordsFixture {
  protected:
-  void SetUp() override { Load({.num_q_heads = 4, .num_kv_heads = 2, .context_length = 2048}); }
-
-  void Load(const TinyModelParams& params) {
-    const std::string path = folder_.File("tiny.gguf");
-    ASSERT_TRUE(WriteTinyModel(params, path).ok());
-    model_ = LoadedModel::Load(path);
-    ASSERT_TRUE(model_ != nullptr);
-    tokenizer_ = std::move(engine::Tokenizer::Load(path, model_->model->info())).value();
-  }
-  std::vector<int32_t> Tokens(int words, int seed) const {
-    std::string text;
-    for (int i = 0; i < words; ++i) {
-      text += "word" + std::to_string(i * seed % 23) + " ";
-    }
-    return *tokenizer_->Encode(text, false);
-  }
   Result<engine::Profile> Calibrated(const char* word, int seed = 7) {
     return engine::Calibrate(*model_->engine, *codec::ParsePrecision(word), Tokens(80, seed), {});
   }
@@ -48,14 +30,18 @@ class ProfileTest : public testing::Test {
                                           const engine::GenerateOptions& options) {
     return engine::GenerateLocal(*model_->engine, *tokenizer_, prompt, *codec::ParsePrecision(word), options, {});
   }
-  // The layers of a prompt as they lie.
-  std::vector<std::vector<std::byte>> BlocksOf(std::span<const int32_t> prompt, const char* word) {
-    cache::MemoryAccount account;
+  cache::Sequence Computed(std::span<const int32_t> prompt, const char* word, cache::MemoryAccount* account) {
     const codec::Precision kv = *codec::ParsePrecision(word);
-    cache::Sequence sequence = model_->engine->NewSequence(kv, &account).value();
+    cache::Sequence sequence = model_->engine->NewSequence(kv, account).value();
     engine::EncodeInPlace encode(kv, codec::PromptTail::kByPosition, &model_->backend->pool());
     std::vector<float> logits;
     EXPECT_TRUE(model_->engine->Prefill(sequence, prompt, encode, {}, &logits).ok());
+    return sequence;
+  }
+  // The layers of a prompt as they lie.
+  std::vector<std::vector<std::byte>> BlocksOf(std::span<const int32_t> prompt, const char* word) {
+    cache::MemoryAccount account;
+    const cache::Sequence sequence = Computed(prompt, word, &account);
     std::vector<std::vector<std::byte>> blocks;
     for (uint32_t layer = 0; layer < sequence.shape().num_layers; ++layer) {
       blocks.emplace_back(sequence.layer(layer).block_layout().total_bytes());
@@ -71,10 +57,6 @@ class ProfileTest : public testing::Test {
     options.ignore_eos = true;
     return options;
   }
-
-  TempDir folder_;
-  std::unique_ptr<LoadedModel> model_;
-  std::unique_ptr<engine::Tokenizer> tokenizer_;
 };
 
 TEST_F(ProfileTest, ComesBackFromItsFile) {
@@ -195,11 +177,7 @@ TEST_F(ProfileTest, PromptsThatBeginAlikeHaveTheSamePages) {
     const uint32_t pages_tokens = 4 + 128;
     const auto cut = [&](std::span<const int32_t> prompt) {
       cache::MemoryAccount account;
-      const codec::Precision kv = *codec::ParsePrecision(word);
-      cache::Sequence sequence = model_->engine->NewSequence(kv, &account).value();
-      engine::EncodeInPlace encode(kv, codec::PromptTail::kByPosition, &model_->backend->pool());
-      std::vector<float> logits;
-      EXPECT_TRUE(model_->engine->Prefill(sequence, prompt, encode, {}, &logits).ok());
+      cache::Sequence sequence = Computed(prompt, word, &account);
       EXPECT_EQ(sequence.ReusableTokens(200), pages_tokens);
       sequence.KeepFirst(pages_tokens);
       std::vector<std::byte> block(sequence.layer(1).block_layout().total_bytes());

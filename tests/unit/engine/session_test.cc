@@ -10,9 +10,7 @@
 #include "kvant/engine/generate.h"
 #include "kvant/engine/prompt_encoder.h"
 #include "kvant/wire/messages.h"
-#include "support/engine_fixture.h"
-#include "support/gguf_fixture.h"
-#include "support/temp_dir.h"
+#include "unit/engine/words_fixture.h"
 
 namespace kvant::test {
 namespace {
@@ -27,24 +25,11 @@ void WriteFile(const std::string& path, const std::string& bytes) { std::ofstrea
 constexpr const char* kWords[] = {"fp16",           "int8",          "int4,eq=off,sinks=0",       "int4,residual=32",
                                   "spectrum:b=0.4", "pnmix:3/1@50%", "pairs:2.5,v=2,g=32,sinks=4"};
 
-class SessionTest : public testing::Test {
+class SessionTest : public WordsFixture {
  protected:
-  void SetUp() override { Load({.num_q_heads = 4, .num_kv_heads = 2, .context_length = 2048}); }
-
-  void Load(const TinyModelParams& params) {
-    const std::string path = folder_.File("tiny.gguf");
-    ASSERT_TRUE(WriteTinyModel(params, path).ok());
-    model_ = LoadedModel::Load(path);
-    ASSERT_TRUE(model_ != nullptr);
-    tokenizer_ = std::move(engine::Tokenizer::Load(path, model_->model->info())).value();
+  void SetUp() override {
+    WordsFixture::SetUp();
     prompt_ = Tokens(60);
-  }
-  std::vector<int32_t> Tokens(int words, int seed = 7) const {
-    std::string text;
-    for (int i = 0; i < words; ++i) {
-      text += "word" + std::to_string(i * seed % 23) + " ";
-    }
-    return *tokenizer_->Encode(text, false);
   }
   Result<engine::GenerateReport> Generate(std::span<const int32_t> prompt, const char* word, bool session,
                                           uint32_t max_tokens = 150) {
@@ -65,9 +50,6 @@ class SessionTest : public testing::Test {
     return tokens;
   }
 
-  TempDir folder_;
-  std::unique_ptr<LoadedModel> model_;
-  std::unique_ptr<engine::Tokenizer> tokenizer_;
   std::vector<int32_t> prompt_;
   codec::Precision precision_;
 };
