@@ -24,6 +24,7 @@ struct DecodeWorkerFlags {
   std::string listen = "127.0.0.1:7333";
   uint32_t sessions = 0;
   uint32_t context = 0;
+  uint64_t kv_memory_mb = 0;
 };
 
 // Closes a connection when an end is asked for, so that whoever waits on it wakes.
@@ -45,7 +46,8 @@ class CloseOnInterrupt {
 
 class Worker {
  public:
-  Worker(const DecodeWorkerFlags& flags, Console& console) : flags_(flags), console_(console) {}
+  Worker(const DecodeWorkerFlags& flags, Console& console)
+      : flags_(flags), console_(console), account_(KvMemoryBytes(flags.kv_memory_mb)) {}
 
   Status Open() {
     KVANT_ASSIGN_OR_RETURN(token_, ReadToken(flags_.remote, console_));
@@ -143,6 +145,7 @@ void AddDecodeWorkerCommand(Program& program) {
             "HOST:PORT, :PORT or PORT; without a host this machine alone, port 0 takes a free one");
   AddEngineFlags(*command, flags->engine);
   AddRemoteFlags(*command, flags->remote);
+  AddKvMemoryFlag(*command, flags->kv_memory_mb);
   AddOption(*command, "--sessions", flags->sessions, "End after so many connections; 0 is never");
   AddOption(*command, "--context", flags->context,
             "Tokens of a prompt and its answer together at most; 0 is what the model is meant for");

@@ -49,6 +49,14 @@ void AddEngineFlags(CLI::App& command, EngineFlags& flags) {
   AddCpuFlags(command, flags);
 }
 
+void AddKvMemoryFlag(CLI::App& command, uint64_t& megabytes) {
+  AddOption(command, "--kv-memory-mb", megabytes,
+            "Memory of the KV cache at most, in MiB, the layer that is being computed at fp16 included; 0 is no limit")
+      ->check(InRange(uint64_t{0}, uint64_t{1} << 30));
+}
+
+uint64_t KvMemoryBytes(uint64_t megabytes) { return megabytes == 0 ? UINT64_MAX : megabytes << 20; }
+
 Result<std::unique_ptr<engine::Backend>> OpenBackend(const EngineFlags& flags) {
   KVANT_ASSIGN_OR_RETURN(const kernels::Isa isa, kernels::ParseIsa(flags.isa));
   KVANT_ASSIGN_OR_RETURN(const std::string dir, ProgramDir());

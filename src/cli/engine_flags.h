@@ -20,6 +20,9 @@ struct EngineFlags {
 
 /// -m, --models-dir, --threads, --isa.
 void AddEngineFlags(CLI::App& command, EngineFlags& flags);
+/// --kv-memory-mb: how much a KV cache may take; 0 is no limit.
+void AddKvMemoryFlag(CLI::App& command, uint64_t& megabytes);
+uint64_t KvMemoryBytes(uint64_t megabytes);
 /// --threads and --isa alone, for what runs no model.
 void AddCpuFlags(CLI::App& command, EngineFlags& flags);
 

@@ -139,6 +139,7 @@ Status RunGenerate(GenerateFlags flags, Console& console) {
     }
   }
   KVANT_RETURN_IF_ERROR(engine::CheckSampling(flags.options.sampling));
+  flags.options.memory_limit_bytes = KvMemoryBytes(flags.kv_memory_mb);
   KVANT_ASSIGN_OR_RETURN(FrameSaver saver, FrameSaver::Create(flags.save_frames));
   KVANT_ASSIGN_OR_RETURN(Opened opened, Open(flags, console));
   KVANT_RETURN_IF_ERROR(CheckContext(flags.options.context, 0, opened.main.model->params(), console));

@@ -113,6 +113,7 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--session", flags.options.session,
             "File that keeps the cache: a prompt that begins with what it holds goes on from there, and it is written "
             "anew in the end");
+  AddKvMemoryFlag(command, flags.kv_memory_mb);
   AddProfileFlag(command, flags.profile);
   AddSamplingFlags(command, flags.options.sampling);
   AddOption(command, "--grammar", flags.grammar_file, "File with a GBNF grammar that the answer must follow");

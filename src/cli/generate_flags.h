@@ -24,6 +24,7 @@ struct GenerateFlags {
   double link_gbps = 0;
   uint32_t ttft_target_ms = 0;  ///< 0: none
   std::string save_frames;      ///< file for what is sent; empty: none
+  uint64_t kv_memory_mb = 0;    ///< 0: no limit
   std::string grammar_file;
   std::string profile;  ///< file with the model's maps; empty: where calibrate puts it
   engine::GenerateOptions options;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engine/attention_op.h"
 #include "engine/graph.h"
@@ -84,8 +85,8 @@ struct Engine::Prompt {
   Graph graph;
   GraphBuilder builder;
   AttentionOp attention;
-  std::vector<float> hidden;                  ///< [tokens, embedding]
-  std::vector<float> queries;                 ///< [tokens, head_dim · num_q_heads], only for quantized attention
+  std::vector<float> hidden;   ///< [tokens, embedding]
+  std::vector<float> queries;  ///< [tokens, head_dim · num_q_heads]; of a chunk where attention is exact
   std::vector<policy::PairStatistics> pairs;  ///< of the layer, where wanted
 };
 
@@ -153,13 +154,13 @@ Status Engine::Prefill(cache::Sequence& sequence, std::span<const int32_t> token
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunExactChunk(prompt, layer, first, rows); }));
       statistics.mass = prompt.attention.TakeMass(layer);
-      statistics.pairs = prompt.pairs;
+      statistics.pairs = std::move(prompt.pairs);
       KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache, statistics));
     } else {
       prompt.queries.resize(tokens.size() * model_->params().head_dim * model_->params().num_q_heads);
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(
           [&](uint32_t first, uint32_t rows) { return RunInputsChunk(prompt, layer, first, rows); }));
-      statistics.pairs = prompt.pairs;
+      statistics.pairs = std::move(prompt.pairs);
       cache.SetWindow(0);  // the first rows have yet to meet what will have left the last one's window
       KVANT_RETURN_IF_ERROR(consumer.LayerDone(layer, cache, statistics));
       KVANT_RETURN_IF_ERROR(prompt.ForEachChunk(

@@ -212,6 +212,15 @@ class ContractTest(unittest.TestCase):
                       "--profile", self.dir / "short"], 2, "too short")
         self.refused(["calibrate", "-m", self.tiny, "--text", text, "--profile", "/proc/none/where"], 1, "/proc/none")
 
+    def test_a_cache_that_would_be_too_large_is_refused(self):
+        prompt = "".join(f"word{i} " for i in range(300))
+        words = ["generate", "-m", self.tiny, "-n", "4", "--raw", "-p", prompt, "--context", "4000", "--kv-memory-mb"]
+        for path in (["--kv", "fp16"], ["--disaggregated", "--wire", "fp16"]):
+            message = self.refused([*words, "1", *path], 1, "KV cache full", "the limit of 1048576")
+            self.assertNotIn("invariant", message)
+            self.assertEqual(self.run_kvant(*words, "64", *path).returncode, 0)
+        self.refused([*words, "-1"], 2, "--kv-memory-mb")
+
     def test_what_cannot_be_is_refused_of_the_new_precisions(self):
         tiny = ["generate", "-m", self.tiny, "-p", "x", "--kv"]
         self.refused([*tiny, "progressive:b=0.3,refine=0.6"], 2, "refine")
