@@ -250,7 +250,7 @@ def decode_layer(reader, frame):
     if fields["codec"] == PROGRESSIVE and fields["num_encoded"] > 0:
         require(fields["equalized"] == 1, INVALID_ARGUMENT, "the progressive code without equalization")
     if fields["equalized"]:
-        require(fields["codec"] != FP16 and fields["num_encoded"] > 0, INVALID_ARGUMENT, "equalized")
+        require(fields["codec"] != FP16, INVALID_ARGUMENT, "equalized")
     if fields["codec"] == PAIRS:
         decode_pair_layer(reader, frame, fields)
         return

@@ -110,7 +110,8 @@ Result<codec::TierMap> ReadTierIds(const codec::LayerBlockLayout& layout, std::s
 
 codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail, const codec::TierMap* tiers) const {
   const codec::TokenSplit split = codec::SplitPrompt(precision_, num_tokens(), tail, window_);
-  codec::LayerBlockLayout layout{shape_, precision_.codec, precision_.equalize && split.num_encoded > 0, split};
+  codec::LayerBlockLayout layout{shape_, precision_.codec,
+                                 precision_.equalize && (split.num_encoded > 0 || equalization_), split};
   if (precision_.spectrum) {
     layout.tiers = tiers == nullptr ? codec::TierCounts{} : tiers->counts;
     layout.progressive = precision_.is_progressive();

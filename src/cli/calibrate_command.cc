@@ -29,8 +29,8 @@ Result<std::vector<int32_t>> OwnText(engine::Engine& engine, const engine::Token
                                      Console& console) {
   KVANT_ASSIGN_OR_RETURN(std::vector<int32_t> text, tokenizer.Encode("\n", /*parse_special=*/false));
   engine::GenerateOptions options;
-  options.max_tokens = tokens;
-  options.context = tokens + static_cast<uint32_t>(text.size());
+  options.max_tokens = tokens + tokens / 8 + 16;  // read again, a text may have fewer tokens
+  options.context = options.max_tokens + static_cast<uint32_t>(text.size());
   options.ignore_eos = true;
   options.sampling.temperature = 1;
   engine::GenerateCallbacks callbacks;
@@ -68,7 +68,7 @@ Status RunCalibrate(const CalibrateFlags& flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine));
   const engine::Model& model = *opened.model;
   KVANT_ASSIGN_OR_RETURN(const auto tokenizer, engine::Tokenizer::Load(model.path(), model.info()));
-  KVANT_ASSIGN_OR_RETURN(const std::string path, ProfilePath(flags.profile, model.path(), *kv));
+  KVANT_ASSIGN_OR_RETURN(const std::string path, ProfilePath(flags.profile, model, *kv));
   KVANT_RETURN_IF_ERROR(MakeProfileFolder(path));
   KVANT_RETURN_IF_ERROR(engine::CheckPlace(path));
   CatchInterrupts();

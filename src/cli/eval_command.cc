@@ -9,6 +9,7 @@
 #include "cli/engine_flags.h"
 #include "cli/format.h"
 #include "cli/generate_flags.h"
+#include "cli/interrupt.h"
 #include "cli/precision_list.h"
 #include "cli/profile_store.h"
 #include "kvant/engine/tokenizer.h"
@@ -138,10 +139,11 @@ Status RunEval(EvalFlags& flags, Console& console) {
   if (flags.quick) {
     Shrink(&flags.options);
   }
+  flags.options.cancelled = Interrupted;
   flags.options.progress = [&](uint32_t done, uint32_t total) { console.ShowProgress("eval", done, total, "passes"); };
   std::ofstream csv;
   if (!flags.csv.empty()) {
-    csv.open(flags.csv);  // before the work, which takes minutes
+    csv.open(flags.csv, std::ios::app);  // before the work, which takes minutes; what is there stays until then
     if (!csv) {
       return {StatusCode::kIoError, "cannot write " + flags.csv};
     }
@@ -151,9 +153,14 @@ Status RunEval(EvalFlags& flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const auto tokenizer, engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
   KVANT_RETURN_IF_ERROR(UseProfiles(PrecisionsOf(candidates), flags.profile, *tokenizer, *opened.engine));
   KVANT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(*tokenizer, flags.text));
+  CatchInterrupts();
   KVANT_ASSIGN_OR_RETURN(const std::vector<eval::PerplexityResult> results,
                          eval::Perplexity(*opened.engine, tokens, candidates, flags.options));
   console.ClearProgress();
+  if (csv.is_open()) {
+    csv.close();
+    csv.open(flags.csv, std::ios::trunc);
+  }
   const auto rows = ResultRows(results);
   if (csv.is_open()) {
     KVANT_RETURN_IF_ERROR(WriteCsv(flags.csv, csv, rows));

@@ -56,7 +56,8 @@ void AddPromptFlags(CLI::App& command, GenerateFlags& flags) {
 void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
   AddOption(command, "--kv", flags.kv,
             "Precision of the cache: fp16, int8, int4, spectrum:b=B, progressive:b=B, pdtrim:B, sws:B, each but fp16 "
-            "with ,eq=on|off ,sinks=N ,residual=N|inf; or pair pages, pnmix:H/L@R% or pairs:B with ,v=2|3|4|8 "
+            "with ,eq=on|off|model ,sinks=N ,residual=N|inf; or pair pages, pnmix:H/L@R% or pairs:B with ,v=2|3|4|8 "
+            ",map=model "
             "(default: int8; where something is sent as-received). A spectrum takes ,policy= ,importance= ,scope= "
             ",decay=, a progressive one ,refine= (README)");
   AddOption(

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <memory>
@@ -15,8 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string FileName(const std::string& model_path, const codec::Precision& precision) {
-  std::string name = fs::path(model_path).stem().string() + "." + codec::PrecisionWord(precision) + ".profile";
+std::string FileName(const engine::Model& model, const codec::Precision& precision) {
+  std::string name = fmt::format("{}.{:016x}.{}.profile", fs::path(model.path()).stem().string(), model.fingerprint(),
+                                 codec::PrecisionWord(precision));
   for (char& c : name) {
     const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' || c == '_';
     c = plain ? c : '-';
@@ -24,15 +26,15 @@ std::string FileName(const std::string& model_path, const codec::Precision& prec
   return name;
 }
 
-Status Use(const std::string& path, const codec::Precision& precision, const engine::Tokenizer& tokenizer,
-           engine::Engine& engine) {
+Status Use(const std::string& path, const std::string& given, const codec::Precision& precision,
+           const engine::Tokenizer& tokenizer, engine::Engine& engine) {
   const std::string word = codec::PrecisionWord(precision);
   Result<engine::Profile> profile = engine::LoadProfile(path, engine, tokenizer);
   if (profile.status().code() == StatusCode::kNotFound) {
     return {StatusCode::kNotFound,
-            fmt::format("precision '{}' takes its maps from a profile of the model, and there is "
-                        "no {}; make it with: kvant calibrate --kv {}",
-                        word, path, word)};
+            fmt::format("precision '{}' takes its maps from a profile of the model, and there is no {}; make it with: "
+                        "kvant calibrate -m {} --kv {}{}",
+                        word, path, engine.model().path(), word, given.empty() ? "" : " --profile " + given)};
   }
   KVANT_RETURN_IF_ERROR(profile.status());
   if (profile->precision != precision) {
@@ -45,13 +47,13 @@ Status Use(const std::string& path, const codec::Precision& precision, const eng
 
 }  // namespace
 
-Result<std::string> ProfilePath(const std::string& given, const std::string& model_path,
+Result<std::string> ProfilePath(const std::string& given, const engine::Model& model,
                                 const codec::Precision& precision) {
   if (!given.empty()) {
     return given;
   }
   const Result<std::string> data = DataDir();
-  return data.ok() ? Result<std::string>((fs::path(*data) / "profiles" / FileName(model_path, precision)).string())
+  return data.ok() ? Result<std::string>((fs::path(*data) / "profiles" / FileName(model, precision)).string())
                    : Status(StatusCode::kNotFound, "no folder for profiles: set --profile, XDG_DATA_HOME or HOME");
 }
 
@@ -73,10 +75,15 @@ void AddProfileFlag(CLI::App& command, std::string& profile) {
 
 Status UseProfiles(std::span<const codec::Precision> precisions, const std::string& given,
                    const engine::Tokenizer& tokenizer, engine::Engine& engine) {
+  const auto wants = [](const codec::Precision& precision) { return precision.maps_of_model; };
+  if (!given.empty() && std::none_of(precisions.begin(), precisions.end(), wants)) {
+    return {StatusCode::kInvalidArgument,
+            "--profile: no precision here takes its maps from it, by map=model or eq=model"};
+  }
   for (const codec::Precision& precision : precisions) {
-    if (precision.maps_of_model) {
-      KVANT_ASSIGN_OR_RETURN(const std::string path, ProfilePath(given, engine.model().path(), precision));
-      KVANT_RETURN_IF_ERROR(Use(path, precision, tokenizer, engine));
+    if (wants(precision)) {
+      KVANT_ASSIGN_OR_RETURN(const std::string path, ProfilePath(given, engine.model(), precision));
+      KVANT_RETURN_IF_ERROR(Use(path, given, precision, tokenizer, engine));
     }
   }
   return OkStatus();

@@ -12,7 +12,8 @@ Result<wire::FrameView> FramesInOrder::Next(wire::FrameType due) {
   ++count_;
   Result<wire::FrameView> frame = Take(due);
   return frame.ok() ? frame
-                    : Result<wire::FrameView>(frame.status().WithContext(path_ + ", frame " + std::to_string(count_)));
+                    : Result<wire::FrameView>(
+                          AsDamage(frame.status()).WithContext(path_ + ", frame " + std::to_string(count_)));
 }
 
 Status FramesInOrder::End() const {

@@ -12,6 +12,13 @@
 
 namespace kvant::engine {
 
+/// What a decoder says of a frame in a file: a field beyond its limits is damage there, and no word of the user's.
+inline Status AsDamage(const Status& status) {
+  const bool of_a_field =
+      status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kPrecisionUnsupported;
+  return of_a_field ? Status(StatusCode::kCorruption, std::string(status.message())) : status;
+}
+
 /// The frames of a file that are due in a fixed order. Errors name the file and the frame.
 class FramesInOrder {
  public:

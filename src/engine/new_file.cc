@@ -1,11 +1,14 @@
 #include "engine/new_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 namespace kvant::engine {
@@ -15,12 +18,28 @@ Status IoError(const std::string& what, const std::string& path) {
   return {StatusCode::kIoError, what + " " + path + ": " + std::strerror(errno)};
 }
 
+// Where a link leads, so that it stays a link.
+Result<std::string> PlaceOf(const std::string& path) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) {
+    return lstat(path.c_str(), &found) == 0
+               ? Status(StatusCode::kIoError, "cannot write " + path + ": a link that leads nowhere")
+               : Result<std::string>(path);
+  }
+  if (!S_ISREG(found.st_mode)) {
+    return Status(StatusCode::kIoError, "cannot write " + path + ": not a regular file");
+  }
+  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr), &std::free);
+  return real == nullptr ? Result<std::string>(IoError("cannot write", path)) : Result<std::string>(real.get());
+}
+
 }  // namespace
 
 Result<NewFile> NewFile::Create(const std::string& path) {
-  NewFile file(path);
-  file.fd_ = open(file.partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  return file.fd_ < 0 ? Result<NewFile>(IoError("cannot write", file.partial_)) : Result<NewFile>(std::move(file));
+  KVANT_ASSIGN_OR_RETURN(const std::string place, PlaceOf(path));
+  NewFile file(place);
+  file.fd_ = mkostemp(file.partial_.data(), O_CLOEXEC);
+  return file.fd_ < 0 ? Result<NewFile>(IoError("cannot write", path)) : Result<NewFile>(std::move(file));
 }
 
 NewFile::NewFile(NewFile&& other) noexcept

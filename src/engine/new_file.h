@@ -9,9 +9,10 @@
 
 namespace kvant::engine {
 
-/// A file that is renamed into place when it is whole, and removed when it is not. It is the owner's alone to read.
+/// A file that is renamed into place when it is whole, and removed when it is not. Until then it has a name of its own
+/// beside the place, so that of several writers the last one wins. It is the owner's alone to read.
 ///
-/// Errors  kIoError with the path, of every call
+/// Errors  kIoError with the path, of every call; of Create also where something that is no regular file stands there
 class NewFile {
  public:
   static Result<NewFile> Create(const std::string& path);
@@ -25,7 +26,7 @@ class NewFile {
   Status Finish();
 
  private:
-  explicit NewFile(const std::string& path) : path_(path), partial_(path + ".partial") {}
+  explicit NewFile(const std::string& path) : path_(path), partial_(path + ".XXXXXX") {}
 
   std::string path_;
   std::string partial_;

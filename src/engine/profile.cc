@@ -141,17 +141,17 @@ Result<Profile> LoadProfile(const std::string& path, const Engine& engine, const
   KVANT_ASSIGN_OR_RETURN(FramesInOrder file, FramesInOrder::Open(path));
   KVANT_ASSIGN_OR_RETURN(const wire::FrameView word, file.Next(wire::FrameType::kSession));
   Result<codec::Precision> precision = PrecisionOf(word);
-  KVANT_RETURN_IF_ERROR(precision.status().WithContext(path));
+  KVANT_RETURN_IF_ERROR(AsDamage(precision.status()).WithContext(path));
   KVANT_ASSIGN_OR_RETURN(const wire::FrameView first, file.Next(wire::FrameType::kHello));
   const Result<wire::Hello> hello = wire::DecodeHello(first);
-  KVANT_RETURN_IF_ERROR(hello.status().WithContext(path));
+  KVANT_RETURN_IF_ERROR(AsDamage(hello.status()).WithContext(path));
   KVANT_RETURN_IF_ERROR(CheckKeptOf(hello->model, engine, tokenizer).WithContext(path));
   Profile profile{*precision, {}, hello->num_prompt_tokens};
   for (uint32_t layer = 0; layer < hello->model.shape.num_layers; ++layer) {
     const std::string where = path + ", layer " + std::to_string(layer);
     KVANT_ASSIGN_OR_RETURN(const wire::FrameView frame, file.Next(wire::FrameType::kMaps));
     Result<wire::MapsFrame> maps = wire::DecodeMaps(frame);
-    KVANT_RETURN_IF_ERROR(maps.status().WithContext(where));
+    KVANT_RETURN_IF_ERROR(AsDamage(maps.status()).WithContext(where));
     KVANT_RETURN_IF_ERROR(CheckMaps(*maps, layer, *hello, profile.precision).WithContext(where));
     profile.layers.push_back(std::move(maps->maps));
   }

@@ -16,7 +16,9 @@ namespace {
 constexpr uint64_t kSessionNumber = 1;
 
 Status CheckWord(const wire::FrameView& frame, const codec::Precision& kv) {
-  KVANT_ASSIGN_OR_RETURN(const std::string kept, wire::DecodeSession(frame));
+  const Result<std::string> decoded = wire::DecodeSession(frame);
+  KVANT_RETURN_IF_ERROR(AsDamage(decoded.status()));
+  const std::string& kept = *decoded;
   const std::string asked = codec::PrecisionWord(kv);
   return kept == asked ? OkStatus() : Status(StatusCode::kMismatch, "kept as " + kept + ", asked for as " + asked);
 }
@@ -88,7 +90,7 @@ Result<Session> LoadSession(const std::string& path, const Engine& engine, const
   const Status word = CheckWord(kept, kv);
   KVANT_ASSIGN_OR_RETURN(const wire::FrameView first, file.Next(wire::FrameType::kHello));
   Result<wire::Hello> decoded = wire::DecodeHello(first);
-  KVANT_RETURN_IF_ERROR(decoded.status().WithContext(path));
+  KVANT_RETURN_IF_ERROR(AsDamage(decoded.status()).WithContext(path));
   const wire::Hello& hello = *decoded;
   KVANT_RETURN_IF_ERROR(CheckKeptOf(hello.model, engine, tokenizer).WithContext(path));
   KVANT_RETURN_IF_ERROR(word.WithContext(path));
@@ -98,13 +100,13 @@ Result<Session> LoadSession(const std::string& path, const Engine& engine, const
     const std::string where = path + ", layer " + std::to_string(layer);
     KVANT_ASSIGN_OR_RETURN(const wire::FrameView frame, file.Next(wire::FrameType::kLayer));
     const Result<wire::LayerView> view = wire::DecodeLayer(frame);
-    KVANT_RETURN_IF_ERROR(view.status().WithContext(where));
+    KVANT_RETURN_IF_ERROR(AsDamage(view.status()).WithContext(where));
     KVANT_RETURN_IF_ERROR(CheckLayer(*view, layer, hello, kv).WithContext(where));
     KVANT_RETURN_IF_ERROR(session.sequence.layer(layer).AdoptBlock(view->layout, view->block).WithContext(where));
   }
   KVANT_ASSIGN_OR_RETURN(const wire::FrameView last, file.Next(wire::FrameType::kFinish));
   Result<wire::Finish> finish = wire::DecodeFinish(last);
-  KVANT_RETURN_IF_ERROR(finish.status().WithContext(path));
+  KVANT_RETURN_IF_ERROR(AsDamage(finish.status()).WithContext(path));
   KVANT_RETURN_IF_ERROR(CheckTokens(*finish, hello, engine.model().params().vocab_size).WithContext(path));
   KVANT_RETURN_IF_ERROR(file.End());
   session.tokens = std::move(finish->prompt_tokens);

@@ -31,6 +31,9 @@ std::string KittyAsPairs(std::string_view rest) {
 
 Status CheckStart(std::string_view word, const Candidate& candidate) {
   const codec::Precision& precision = candidate.precision;
+  if (precision.pairs && precision.maps_of_model) {
+    return Invalid(word, "is a reference, whose maps are of the prompt: map=model has no meaning for it");
+  }
   if (candidate.keys == KeysOf::kGathered) {
     return precision.spectrum->scope == codec::RankScope::kModel ||
                    precision.spectrum->rule == codec::TierRule::kAdaptive

@@ -88,7 +88,7 @@ class WindowScorer {
                            engine_.NewSequence(candidate.is_reference() ? exact_ : candidate.precision, &account));
     engine::EncodeInPlace encode(sequence.precision(), codec::PromptTail::kEncodeAll, &engine_.backend().pool());
     Pass pass;
-    engine::PrefillOptions prefill;
+    engine::PrefillOptions prefill = Cancellable();
     prefill.all_logits = [&](uint32_t first, uint32_t rows, std::span<const float> logits) {
       Score(prefill_offset_ + first, rows, logits, reference, &pass);
     };
@@ -130,7 +130,7 @@ class WindowScorer {
   // The prompt is computed once, for fp16, and replayed for the others.
   Status RecordPrompt(cache::Sequence& sequence) {
     RecordedPrompt& recorded = recorded_.emplace(recorded_statistics_);
-    engine::PrefillOptions options;
+    engine::PrefillOptions options = Cancellable();
     if (records_queries_) {
       options.queries = [&](uint32_t layer, uint32_t, uint32_t, std::span<const float> queries) {
         recorded.AddQueries(layer, queries);
@@ -146,7 +146,13 @@ class WindowScorer {
       return recorded_->Replay(sequence, consumer);
     }
     std::vector<float> last;
-    return engine_.Prefill(sequence, window_.first(options_.prompt_tokens), consumer, {}, &last);
+    return engine_.Prefill(sequence, window_.first(options_.prompt_tokens), consumer, Cancellable(), &last);
+  }
+
+  engine::PrefillOptions Cancellable() const {
+    engine::PrefillOptions options;
+    options.cancelled = options_.cancelled;
+    return options;
   }
 
   struct KeepExact : engine::LayerConsumer {

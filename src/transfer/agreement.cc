@@ -55,13 +55,17 @@ codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tai
   return layout;
 }
 
-bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b) {
-  if (a.pairs.has_value() != b.pairs.has_value() ||
-      (a.pairs && a.pairs->format.page_tokens != b.pairs->format.page_tokens)) {
+bool IsLaidOut(const codec::LayerBlockLayout& layout, const wire::Hello& hello, codec::PromptTail tail,
+               uint32_t window) {
+  const codec::LayerBlockLayout expected = LayoutOf(hello, tail, window);
+  if (layout.pairs.has_value() != expected.pairs.has_value() ||
+      (layout.pairs && layout.pairs->format.page_tokens != expected.pairs->format.page_tokens)) {
     return false;
   }
-  return a.shape == b.shape && a.codec == b.codec && a.equalized == b.equalized && a.split == b.split &&
-         a.tiers.has_value() == b.tiers.has_value() && a.progressive == b.progressive;
+  const bool of_the_model = layout.equalized && hello.precision.equalize && expected.split.num_encoded == 0;
+  return layout.shape == expected.shape && layout.codec == expected.codec &&
+         (layout.equalized == expected.equalized || of_the_model) && layout.split == expected.split &&
+         layout.tiers.has_value() == expected.tiers.has_value() && layout.progressive == expected.progressive;
 }
 
 uint64_t ExactBytes(const codec::LayerBlockLayout& layout) {
@@ -94,9 +98,8 @@ Status CheckLayer(const wire::Hello& hello, uint32_t window, uint32_t due, const
     return {StatusCode::kCorruption,
             "layer " + std::to_string(view.layer) + " where layer " + std::to_string(due) + " is due"};
   }
-  const bool agreed = std::any_of(std::begin(kTails), std::end(kTails), [&](codec::PromptTail tail) {
-    return SameLayout(view.layout, LayoutOf(hello, tail, window));
-  });
+  const bool agreed = std::any_of(std::begin(kTails), std::end(kTails),
+                                  [&](codec::PromptTail tail) { return IsLaidOut(view.layout, hello, tail, window); });
   return agreed ? OkStatus()
                 : Status(StatusCode::kCorruption,
                          "layer " + std::to_string(due) + " is not laid out as the hello's precision says");
@@ -116,7 +119,8 @@ uint64_t MaxFrameBytes(const wire::Hello& hello) {
   uint64_t largest = std::max<uint64_t>(kMaxVerdictFrameBytes, wire::kHeaderBytes + wire::kFinishBytes +
                                                                    sizeof(int32_t) * uint64_t{hello.num_prompt_tokens});
   for (const codec::PromptTail tail : kTails) {
-    const codec::LayerBlockLayout layout = LayoutOf(hello, tail, /*window=*/0, codec::Tier::kFp16);
+    codec::LayerBlockLayout layout = LayoutOf(hello, tail, /*window=*/0, codec::Tier::kFp16);
+    layout.equalized = hello.precision.equalize;
     const uint64_t id_bytes = layout.shape.num_kv_heads * codec::TierIdBytes(layout.split.num_encoded);
     largest = std::max<uint64_t>(largest, wire::kBlockOffset + layout.total_bytes() + id_bytes);
   }

@@ -15,8 +15,10 @@ namespace kvant::transfer {
 /// like: with kFp16 they are as large as they can be, else as small.
 codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tail, uint32_t window,
                                  codec::Tier tier = codec::Tier::kDropped);
-/// The counts of tiers may differ.
-bool SameLayout(const codec::LayerBlockLayout& a, const codec::LayerBlockLayout& b);
+/// Whether a layer is laid out so. The counts of tiers may differ, and an equalization of the model may come before
+/// there is anything that it encodes.
+bool IsLaidOut(const codec::LayerBlockLayout& layout, const wire::Hello& hello, codec::PromptTail tail,
+               uint32_t window);
 
 /// What the KV of a layer's tokens takes at fp16.
 uint64_t ExactBytes(const codec::LayerBlockLayout& layout);

@@ -71,7 +71,7 @@ Status Sender::Session::SendLayer(uint32_t layer, const cache::LayerCache& cache
                                               std::to_string(channel.report().num_layers) + " is due"};
   }
   const codec::LayerBlockLayout layout = cache.PlanBlock(options.tail, tiers);
-  if (!SameLayout(layout, LayoutOf(hello, options.tail, cache.window())) || cache.split().num_encoded > 0) {
+  if (!IsLaidOut(layout, hello, options.tail, cache.window()) || cache.split().num_encoded > 0) {
     return {StatusCode::kInvalidArgument,
             "layer " + std::to_string(layer) + " has not the tokens, shape and precision of the hello, at fp16"};
   }

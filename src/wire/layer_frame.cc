@@ -40,7 +40,7 @@ Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& lay
   if (layout.progressive && !layout.equalized && layout.split.num_encoded > 0) {
     return Status(StatusCode::kInvalidArgument, "equalized 0, must be 1 where the progressive code is used");
   }
-  if (layout.equalized && (!codec::HasScale(layout.codec) || layout.split.num_encoded == 0)) {
+  if (layout.equalized && !codec::HasScale(layout.codec)) {
     return Status(StatusCode::kInvalidArgument, "equalized 1, must be 0 where nothing is quantized");
   }
   // Within the limits above a head has less than 2^36 bytes and a block less than 2^46: only the limit can be passed.

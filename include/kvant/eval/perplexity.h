@@ -28,6 +28,7 @@ struct PerplexityOptions {
   uint32_t kl_stride = 8;         ///< with kAllQuantized the divergence is taken at every kl_stride-th token
   uint32_t attention_stride = 8;  ///< with kExactPrompt the attention of every so-manyth scored token is compared
   std::function<void(uint32_t passes_done, uint32_t num_passes)> progress;
+  std::function<bool()> cancelled;  ///< asked between steps; true ends with kCancelled
 };
 
 /// A mean over scored tokens and its standard error.

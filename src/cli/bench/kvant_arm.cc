@@ -1,8 +1,8 @@
 #include "cli/bench/kvant_arm.h"
 
-#include "kvant/engine/prompt_encoder.h"
-
 #include <algorithm>
+
+#include "kvant/engine/prompt_encoder.h"
 
 namespace kvant::cli {
 namespace {

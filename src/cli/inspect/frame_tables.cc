@@ -43,7 +43,7 @@ Rows SummaryRows(const Json& frames) {
   for (const Json& frame : frames) {
     std::vector<std::string> row = {fmt::format("{}", rows.size() - 1),
                                     frame.value("type", "-"),
-                                    IsLayer(frame) ? Word(frame["layer"]) : "-",
+                                    IsLayer(frame) || frame.value("type", "") == "maps" ? Word(frame["layer"]) : "-",
                                     Word(frame["offset"]),
                                     frame.contains("bytes") ? Word(frame["bytes"]) : "-",
                                     ChecksumWord(frame),

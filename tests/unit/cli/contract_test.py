@@ -205,7 +205,7 @@ class ContractTest(unittest.TestCase):
                 self.refused(["generate", "-m", self.tiny, "-p", "x", "--kv", "int8,eq=model", "--profile", path], 1,
                              "maps of " + shortest)
         nowhere = ["generate", "-m", self.tiny, "-p", "x", "--kv", "pairs:2.0,map=model", "--profile"]
-        self.refused([*nowhere, self.dir / "none"], 1, "kvant calibrate --kv pairs:2,map=model")
+        self.refused([*nowhere, self.dir / "none"], 1, f"kvant calibrate -m {self.tiny} --kv pairs:2,map=model --profile")
         self.refused([*nowhere, text], 1, str(text))
         self.refused(["calibrate", "-m", self.tiny, "--kv", "pairs:2.0"], 2, "map=model")
         self.refused(["calibrate", "-m", self.tiny, "--kv", "pairs:2.0,map=model", "--tokens", "100", "--text", text,
@@ -648,6 +648,50 @@ class ContractTest(unittest.TestCase):
         status, seconds, _ = self.interrupted(2)
         self.assertEqual(status, -signal.SIGINT)
         self.assertLess(seconds, 1)
+
+    def test_ctrl_c_ends_an_evaluation_and_leaves_its_table(self):
+        text, table = self.dir / "long.txt", self.dir / "kept.csv"
+        text.write_text("".join(f"word{i * 7 % 23} " for i in range(40000)))
+        table.write_text("of before\n")
+        command = [KVANT, "eval", "ppl", "-m", self.tiny, "--text", text, "--window-tokens", "256", "--prompt-tokens",
+                   "200", "--windows", "800", "--kv", "int8,int4,pairs:2.0", "--csv", table, "--threads", "1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            time.sleep(2)
+            self.assertIsNone(process.poll(), "the evaluation is over already")
+            process.send_signal(signal.SIGINT)
+            output, message = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, output), (1, b""), message)
+        self.assertIn(b"cancelled", message)
+        self.assertEqual(table.read_text(), "of before\n")
+
+    def test_files_are_written_where_links_lead_and_nowhere_else(self):
+        place, link, nowhere, pipe = (self.dir / name for name in ("place", "link", "nowhere", "pipe"))
+        link.symlink_to(place)
+        nowhere.symlink_to(self.dir / "no" / "such")
+        os.mkfifo(pipe)
+        mine = self.dir / "link.partial"
+        mine.write_text("mine")
+        place.unlink(missing_ok=True)
+        tiny = ["generate", "-m", self.tiny, "-p", PROMPT, "-n", "2"]
+        self.refused([*tiny, "--session", nowhere], 1, "leads nowhere")
+        self.refused([*tiny, "--session", pipe], 1, "regular file")
+        self.run_kvant(*tiny, "--session", place)
+        self.run_kvant(*tiny, "--session", link)
+        self.assertTrue(link.is_symlink() and nowhere.is_symlink() and pipe.is_fifo())
+        self.assertEqual(mine.read_text(), "mine")
+        self.assertEqual([path.name for path in self.dir.glob("place*")], ["place"])
+
+    def test_sessions_written_at_once_are_whole(self):
+        path = self.dir / "busy.session"
+        command = [KVANT, "generate", "-m", self.tiny, "-p", PROMPT, "-n", "40", "--ignore-eos", "--kv", "fp16", "--session",
+                   path, "--threads", "1"]
+        for _ in range(4):
+            running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+            for process in running:
+                message = process.communicate(timeout=120)[1]
+                self.assertEqual(process.returncode, 0, message)
+            self.run_kvant("inspect", path)
+        self.assertEqual([each.name for each in self.dir.glob("busy*")], ["busy.session"])
 
     def test_ctrl_c_ends_a_generation_with_an_error(self):
         command = [KVANT, "generate", "-m", self.tiny, "-p", PROMPT, "-n", "300", "--ignore-eos", "--threads", "1"]

@@ -164,6 +164,33 @@ TEST_F(ProfileTest, TheSameTextLocallyAndDisaggregated) {
   }
 }
 
+// Where nothing is encoded yet the maps are there all the same: sent, kept, and used for what comes.
+TEST_F(ProfileTest, APromptTooShortToEncodeHasTheModelsMaps) {
+  const auto decode = LoadedModel::Load(model_->model->path());
+  std::vector<int32_t> prompt = Tokens(60, 7);
+  prompt.resize(28);
+  for (const char* word :
+       {"int4,eq=model", "int8,eq=model,sinks=0", "spectrum:b=0.5,eq=model", "pairs:2.0,map=model"}) {
+    UseProfile(word);
+    const codec::Precision kv = *codec::ParsePrecision(word);
+    const auto local = Generate(prompt, word, Options(350));
+    const auto remote =
+        engine::GenerateDisaggregated(*model_->engine, *decode->engine, *tokenizer_, prompt, {kv}, Options(350), {});
+    ASSERT_TRUE(local.ok()) << local.status().message();
+    ASSERT_TRUE(remote.ok()) << remote.status().message();
+    EXPECT_EQ(local->text, remote->text) << word;
+    EXPECT_EQ(local->kv_bytes, remote->kv_bytes) << word;
+
+    engine::GenerateOptions options = Options(12);
+    options.session = folder_.File("short.session");
+    std::remove(options.session.c_str());
+    ASSERT_TRUE(Generate(prompt, word, options).ok()) << word;
+    const auto again = Generate(prompt, word, options);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(again->cached_tokens, prompt.size() - 1) << word;
+  }
+}
+
 // What later tokens are has no say: the pages that two prompts have in common are the same bytes, computed alone.
 TEST_F(ProfileTest, PromptsThatBeginAlikeHaveTheSamePages) {
   std::vector<int32_t> a = Tokens(60, 7);

@@ -28,7 +28,8 @@ TEST(Candidate, KittyIsFourAndTwoBitsByMagnitude) {
 TEST(Candidate, WhatHasNoMeaningIsRefusedByName) {
   for (const char* word :
        {"kitty:", "kitty:x%", "kitty:12.5%,rule=qk", "keys:int4", "keys:fp16", "reselect:int8", "keys:gathered:b=0.3",
-        "gathered:b=0.3,scope=model", "gathered:b=0.3,policy=adaptive", "keys:keys:pairs:2", "reselect:kitty:12.5%"}) {
+        "gathered:b=0.3,scope=model", "gathered:b=0.3,policy=adaptive", "keys:keys:pairs:2", "reselect:kitty:12.5%",
+        "keys:pairs:2.0,map=model", "kitty:12.5%,map=model", "reselect:pairs:2,map=model"}) {
     const Result<Candidate> candidate = ParseCandidate(word);
     ASSERT_FALSE(candidate.ok()) << word;
     EXPECT_NE(candidate.status().message().find(word), std::string::npos) << candidate.status().message();

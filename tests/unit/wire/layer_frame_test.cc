@@ -81,13 +81,25 @@ std::vector<Refusal> Refusals() {
        },
        invalid, "tokens 16777220"},
       {[](LayerBlockLayout& l) { l.codec = TokenCodec::kFp16; }, invalid, "equalized"},
-      {[](LayerBlockLayout& l) { l.split.num_encoded = 0; }, invalid, "equalized"},
       {[](LayerBlockLayout& l) {
          l.shape.num_kv_heads = kMaxKvHeads;
          l.split = {0, kMaxTokens, 0};
        },
        StatusCode::kCapacityExceeded, "payload"},
   };
+}
+
+// The model's equalization, for tokens to come.
+TEST(LayerFrameTest, AMapMayComeBeforeThereIsAnythingToEncode) {
+  LayerBlockLayout layout = kLayout;
+  layout.split.num_encoded = 0;
+  BlockFrame frame = AllocateLayer(11, 5, layout).value();
+  const Buffer sealed = std::move(frame).Seal();
+  const auto view = DecodeLayer(OpenFrame(sealed.bytes()).value());
+  ASSERT_TRUE(view.ok()) << view.status().message();
+  EXPECT_TRUE(view->layout.equalized);
+  EXPECT_EQ(view->layout.split, layout.split);
+  EXPECT_EQ(view->block.size(), layout.total_bytes());
 }
 
 TEST(LayerFrameTest, WhatNoDecoderTakesIsNotEncoded) {
