@@ -69,6 +69,7 @@ struct AttendPartial {
 struct AttendKernels;  // of this layer: what one instruction set offers,
 struct RowBlock;       // and a thread's memory
 struct StretchMemory;
+struct PairKernels;
 struct PairMemory;
 
 /// Scratch memory of one thread. Grows to what the largest call needed.
@@ -119,6 +120,7 @@ class RowAttention {
   void Export(AttendPartial partial) const;
 
   const AttendKernels& kernels_;
+  const PairKernels& pair_kernels_;
   AttendQueries queries_;
   uint32_t value_channels_;
   std::span<RowBlock> blocks_;  ///< in the scratch, as is what they point to

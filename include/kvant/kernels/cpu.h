@@ -19,6 +19,9 @@ Result<Isa> ParseIsa(std::string_view word);
 const std::vector<Isa>& AvailableIsas();
 inline Isa BestIsa() { return AvailableIsas().back(); }
 
+/// Whether kAvx512Vnni here comes with VBMI and GFNI, which attention to pair pages takes; without them it is AVX2's.
+bool HasLookUps();
+
 /// Every instruction set found that matters to us ("avx2 fma f16c avx512f …"), for --version and bug reports.
 std::string CpuFeatureList();
 

@@ -30,6 +30,10 @@ class PairPlan {
   /// Of codes whose highest bit is moved to bit 3, by place: the old code's unit, and half of the largest.
   std::span<const float> units() const { return units_; }
   std::span<const float> middles() const { return middles_; }
+  /// The planes of every six places, as rows of bits that are looked up together: the highest planes of the six, the
+  /// next lower ones, …, as many as the widest place has; kNoPlane for places that are narrower or beyond the last.
+  std::span<const uint16_t> sixes() const { return sixes_; }
+  static constexpr uint16_t kNoPlane = 0xFFFF;
 
  private:
   codec::PairFormat format_;
@@ -40,6 +44,7 @@ class PairPlan {
   std::vector<uint16_t> planes_;
   std::vector<float> units_;
   std::vector<float> middles_;
+  std::vector<uint16_t> sixes_;
 };
 
 /// Rows into one page: the bytes of codec::EncodePairPageRef and SerializePairPage, on every instruction set.

@@ -26,6 +26,15 @@ const AttendKernels& AttendKernelsOf(Isa isa) {
   return kAttendScalar;
 }
 
+const PairKernels& PairKernelsOf(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: break;
+    case Isa::kAvx2: return kPairAvx2;
+    case Isa::kAvx512Vnni: return HasLookUps() ? kPairAvx512 : kPairAvx2;
+  }
+  return kPairScalar;
+}
+
 const Half* HalfAt(const std::byte* record, size_t offset) { return reinterpret_cast<const Half*>(record + offset); }
 
 // The tokens [first, first + num_tokens) of a segment, which lie in one page.
@@ -160,6 +169,7 @@ std::byte* AttendScratch::Reserve(size_t bytes) {
 
 RowAttention::RowAttention(Isa isa, const AttendQueries& queries, AttendScratch& scratch)
     : kernels_(AttendKernelsOf(isa)),
+      pair_kernels_(PairKernelsOf(isa)),
       queries_(queries),
       value_channels_(static_cast<uint32_t>(RoundUp(queries.head_dim, 16))) {
   KVANT_CHECK(queries.num_queries > 0 && queries.positions.size() == queries.num_queries, "one position a query");
@@ -167,9 +177,9 @@ RowAttention::RowAttention(Isa isa, const AttendQueries& queries, AttendScratch&
   const size_t q_elems = RoundUp(queries.head_dim, 8) * kRowBlock;
   const size_t x_elems = q_elems / 2;
   const size_t out_elems = size_t{value_channels_} * kRowBlock;
-  const size_t pair_out_elems = RoundUp(queries.head_dim, 64) * kRowBlock;
+  const size_t pair_out_elems = RoundUp(size_t{2} * queries.head_dim, 64) * kRowBlock;
   const size_t pair_zero_elems = size_t{value_channels_} / 16 * kMaxLanes * kRowBlock;
-  constexpr size_t kPairXElems = size_t{codec::kMaxHeadDim} / 2 * kRowBlock;
+  constexpr size_t kPairXElems = kPairXWords * kRowBlock;
   const size_t block_elems = 2 * q_elems + x_elems + out_elems + kPairXElems + pair_out_elems + pair_zero_elems;
   const size_t blocks_offset = sizeof(StretchMemory) + sizeof(PairMemory);
   const size_t elems_offset = blocks_offset + RoundUp(num_blocks * sizeof(RowBlock), kAlignment);

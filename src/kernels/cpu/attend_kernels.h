@@ -28,10 +28,11 @@ struct Stretch {
   const Half* value_zeros;
 };
 
-/// Into the second-level cache. GCC takes a function that only prefetches for one without effect and drops the calls of
-/// it; the empty statement keeps them.
+/// Into the cache of a level, the second as a rule. GCC takes a function that only prefetches for one without effect
+/// and drops the calls of it; the empty statement keeps them.
+template <int kLevel = 2>
 [[gnu::always_inline]] inline void Prefetch(const void* address) {
-  __builtin_prefetch(address, 0, 2);
+  __builtin_prefetch(address, 0, 4 - kLevel);
   asm volatile("");
 }
 
@@ -115,37 +116,62 @@ struct PairTask : PairPageTask {
   uint32_t value_groups;
   const float* units;    ///< by place, of codes with their highest bit at bit 3: 2^(width - 4)
   const float* middles;  ///< half of the largest of those codes
+  const uint16_t* sixes;
+  static constexpr uint16_t kNoPlane = 0xFFFF;
 };
 
 inline constexpr uint32_t kMaxKeyBits = 4;
-inline constexpr size_t kPxWords = kStretchTokens / 2;
+inline constexpr uint32_t kMaxKeyBlocks = kMaxKeyBits * kStretchTokens / 64;
+inline constexpr size_t kPairXWords = codec::kMaxHeadDim / 2 + 16;  ///< of one row: numbers of 16 bits, some beyond
+inline constexpr size_t kPxWords = kStretchTokens / 2 + 16;
 inline constexpr uint32_t kMaxValueGroups = codec::kMaxHeadDim / 16;
 inline constexpr uint32_t kMaxValueBlocks = codec::kMaxHeadDim / 16;  ///< of 16 bytes in a token's row
+inline constexpr uint32_t kMaxSixes = (codec::kMaxHeadDim + 5) / 6;
+inline constexpr uint32_t kMaxTokenSixes = (kStretchTokens + 5) / 6;
 
-/// One page on its way to all rows. Tokens stand in the kernels' order: four runs of lanes at a time are the columns
-/// of a square whose rows, of four tokens each, rise (pair_lanes_*.h).
+/// One page on its way to all rows.
 ///
-/// Shapes  keys    [head_dim / 4][page tokens] units of four places' codes, a byte each, with their highest bit at
-///                 bit 3 whatever their width: scales then differ as ranges do, and one unit serves all of q · scale
-///         values  [page_tokens / 4][blocks] of 16 units: unit i is byte i of the block of four tokens
-///         px      [rows][value groups][kPxWords]: weights times value scales, cut to integers
+/// Shapes  units.keys      [head_dim / 4][page tokens] units of four places' codes, a byte each, with their highest bit
+///                         at bit 3 whatever their width: scales then differ as ranges do, and one unit serves all of
+///                         q · scale. Tokens stand in the kernels' order (pair_lanes_*.h)
+///         units.values    [page_tokens / 4][blocks] of 16 units: unit i is byte i of the block of four tokens
+///         indexes.keys    [sixes of places][planes][tokens rounded up to 64] (pair_look_up_avx512.h)
+///         indexes.values  [sixes of tokens][bits of a row rounded up to 128]
+///         px              [rows][value groups][kPxWords]: weights times value scales, cut to integers
+///         tables          [rows][sixes] sums of five numbers: of keys, then of values
+///         sums            [rows][planes, the highest first][64 tokens]: even ones, then odd ones
 ///         Rows are as long as the page needs, not as long as they may be: the nearest cache has 8 lines for addresses
 ///         4096 bytes apart.
 struct PairMemory {
-  alignas(64) uint8_t keys[codec::kMaxHeadDim / 4][kStretchTokens][4];
-  alignas(64) uint8_t values[kStretchTokens / 4 * kMaxValueBlocks][64];
-  alignas(64) float key_scale[codec::kMaxHeadDim];  ///< by place, of what stands in `keys`
+  struct Units {
+    alignas(64) uint8_t keys[codec::kMaxHeadDim / 4][kStretchTokens][4];
+    alignas(64) uint8_t values[kStretchTokens / 4 * kMaxValueBlocks][64];
+  };
+  struct Indexes {
+    alignas(64) uint8_t keys[kMaxSixes * kMaxKeyBits * kStretchTokens + 64];
+    alignas(64) uint8_t values[kMaxTokenSixes * codec::kMaxHeadDim * 8 + 64];
+  };
+  union {
+    Units units;
+    Indexes indexes;
+  };
+  alignas(64) float key_scale[codec::kMaxHeadDim];  ///< by place, of codes with their highest bit at bit 3
   alignas(64) float key_zero[codec::kMaxHeadDim];
-  alignas(64) float value_scale[kMaxValueGroups][kStretchTokens];  ///< times what makes the largest of a group full
+  alignas(64) int16_t key_middle[codec::kMaxHeadDim];  ///< twice the codes' middles, where key_zero is at them
+  alignas(64) float value_scale[kMaxValueGroups][kStretchTokens];
   alignas(64) float value_zero[kMaxValueGroups][kStretchTokens];
-  float value_unit[kMaxValueGroups];  ///< weight · value scale ≈ value_unit · px
+  float value_unit[kMaxValueGroups];  ///< weight · value scale ≈ value_unit · px, where it is the same for all rows
   alignas(64) int32_t px[kRowBlock * kMaxValueGroups][kPxWords];
   float p_scale[kRowBlock][kMaxValueGroups];
+  alignas(64) int16_t tables[kRowBlock][kMaxSixes][32];
+  alignas(64) int16_t sums[kRowBlock][kMaxKeyBlocks][2][32];
   alignas(64) float logit[kRowBlock][kStretchTokens + kMaxLanes];  ///< not 4096 bytes for eight rows
   alignas(64) float weight[kStretchTokens];                        ///< of one row
 };
 
 struct PairKernels {
+  /// Sums over values that a row has, at most twice the channels, rounded up to 64.
+  uint32_t (*value_places)(const PairTask& task);
   /// Rows in the order of places, once for all pages of a plan: PairRows::q.
   void (*prepare_rows)(const RowSource& source, const PairTask& task, RowBlock& rows);
   /// A page into `pairs`, once for all rows.
@@ -164,11 +190,13 @@ struct AttendKernels {
   /// mass[t] += Σ over rows of the attention that they pay token t of the stretch.
   void (*add_mass[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows,
                                            StretchMemory& memory, float* mass);
-  PairKernels pairs;
 };
 
 extern const AttendKernels kAttendScalar;
 extern const AttendKernels kAttendAvx2;
 extern const AttendKernels kAttendAvx512Vnni;
+extern const PairKernels kPairScalar;
+extern const PairKernels kPairAvx2;
+extern const PairKernels kPairAvx512;  ///< needs HasLookUps()
 
 }  // namespace kvant::kernels

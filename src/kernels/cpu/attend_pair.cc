@@ -12,13 +12,8 @@ const std::byte* PageAt(const AttendSegment& segment, uint32_t first) {
 }
 
 PairTask TaskOf(const PairPlan& plan, const std::byte* page) {
-  return {PageTaskOf(plan), page, plan.format().ValueGroups(), plan.units().data(), plan.middles().data()};
-}
-
-// A token's row of values, in blocks of 16 bytes.
-uint32_t ValuePlaces(const codec::PairFormat& format) {
-  const uint32_t fields = format.value_bits == 3 ? 2 : 8 / format.value_bits;
-  return static_cast<uint32_t>(CeilDiv(format.head_dim / fields, 16)) * 16 * fields;
+  return {PageTaskOf(plan),   page, plan.format().ValueGroups(), plan.units().data(), plan.middles().data(),
+          plan.sixes().data()};
 }
 
 }  // namespace
@@ -40,7 +35,7 @@ void RowAttention::BeginPairs(const AttendSegment& segment) {
   }
   if (pair_plan_ != &plan) {
     for (uint32_t b = 0; b < blocks_.size(); ++b) {
-      kernels_.pairs.prepare_rows(SourceOf(queries_, b, blocks_[b].num_rows), TaskOf(plan, nullptr), blocks_[b]);
+      pair_kernels_.prepare_rows(SourceOf(queries_, b, blocks_[b].num_rows), TaskOf(plan, nullptr), blocks_[b]);
     }
     pair_plan_ = &plan;
   }
@@ -49,7 +44,7 @@ void RowAttention::BeginPairs(const AttendSegment& segment) {
   }
   for (RowBlock& block : blocks_) {
     block.pair.active = true;
-    block.pair.value_places = ValuePlaces(plan.format());
+    block.pair.value_places = pair_kernels_.value_places(TaskOf(plan, nullptr));
     block.pair.value_groups = plan.format().ValueGroups();
     std::fill_n(block.pair.out, size_t{block.num_rows} * block.pair.value_places, 0.0F);
     std::fill_n(block.pair.zero, size_t{block.num_rows} * block.pair.value_groups * kMaxLanes, 0.0F);
@@ -63,7 +58,7 @@ void RowAttention::FinishPairs() {
     return;
   }
   for (RowBlock& block : blocks_) {
-    kernels_.pairs.finish(TaskOf(*pair_sums_, nullptr), pair_rotated_, block);
+    pair_kernels_.finish(TaskOf(*pair_sums_, nullptr), pair_rotated_, block);
     block.pair.active = false;
   }
   pair_sums_ = nullptr;
@@ -90,10 +85,10 @@ void RowAttention::AttendToPairSlice(const AttendSlice& slice, const AttendSlice
         continue;
       }
       if (!is_loaded) {
-        kernels_.pairs.load(task, *pair_memory_, *stretch_);
+        pair_kernels_.load(task, *pair_memory_, *stretch_);
         is_loaded = true;
       }
-      kernels_.pairs.attend(task, blocks_[b], *pair_memory_, *stretch_);
+      pair_kernels_.attend(task, blocks_[b], *pair_memory_, *stretch_);
     }
     first += num_tokens;
   }

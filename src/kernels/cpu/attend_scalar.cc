@@ -1,8 +1,8 @@
 #include "kernels/cpu/attend_template.h"
-#include "kernels/cpu/pair_lanes_portable.h"
+#include "kernels/cpu/lanes_portable.h"
 
 namespace kvant::kernels {
 
-const AttendKernels kAttendScalar = MakeAttendKernels<PairLanesPortable>();
+const AttendKernels kAttendScalar = MakeAttendKernels<LanesPortable>();
 
 }  // namespace kvant::kernels

@@ -2,7 +2,6 @@
 
 #include "kernels/cpu/attend_codes.h"
 #include "kernels/cpu/attend_exact.h"
-#include "kernels/cpu/attend_pair.h"
 #include "kernels/cpu/attend_queries.h"
 #include "kernels/cpu/attend_softmax.h"
 
@@ -63,15 +62,13 @@ void AttendStretch(const Stretch& stretch, uint32_t reach, RowBlock& rows, Stret
   });
 }
 
-template <class P>
+template <class V>
 constexpr AttendKernels MakeAttendKernels() {
-  using V = typename P::V;
   return {PrepareRows<V>,
           {AttendStretch<V, TokenCodec::kFp16>, AttendStretch<V, TokenCodec::kInt8>,
            AttendStretch<V, TokenCodec::kInt4>, AttendStretch<V, TokenCodec::kInt4Affine>},
           {AddMass<V, TokenCodec::kFp16>, AddMass<V, TokenCodec::kInt8>, AddMass<V, TokenCodec::kInt4>,
-           AddMass<V, TokenCodec::kInt4Affine>},
-          MakePairKernels<P>()};
+           AddMass<V, TokenCodec::kInt4Affine>}};
 }
 
 }  // namespace

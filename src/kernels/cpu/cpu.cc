@@ -41,9 +41,10 @@ struct Feature {
 };
 
 struct CpuFeatures {
-  std::array<Feature, 12> list;
+  std::array<Feature, 13> list;
   bool avx2 = false;
   bool avx512_vnni = false;
+  bool look_ups = false;
 };
 
 bool Bit(uint32_t word, int bit) { return ((word >> bit) & 1U) != 0; }
@@ -65,6 +66,7 @@ CpuFeatures Detect() {
                  {"avx512vl", zmm && Bit(seven.ebx, 31)},
                  {"avx512vnni", zmm && Bit(seven.ecx, 11)},
                  {"avx512vbmi", zmm && Bit(seven.ecx, 1)},
+                 {"gfni", zmm && Bit(seven.ecx, 8)},
                  {"avx512bf16", zmm && Bit(seven_one.eax, 5)},
                  {"avx512fp16", zmm && Bit(seven.edx, 23)},
                  {"amx-int8", Bit(seven.edx, 25)}}};
@@ -74,6 +76,7 @@ CpuFeatures Detect() {
   for (size_t i = 3; i <= 7; ++i) {
     found.avx512_vnni = found.avx512_vnni && list[i].present;
   }
+  found.look_ups = found.avx512_vnni && list[8].present && list[9].present;
   return found;
 }
 
@@ -139,6 +142,8 @@ const std::vector<Isa>& AvailableIsas() {
   }();
   return available;
 }
+
+bool HasLookUps() { return Features().look_ups; }
 
 std::string CpuFeatureList() {
   std::string names;

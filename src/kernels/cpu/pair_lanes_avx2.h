@@ -14,7 +14,6 @@ namespace {
 
 struct PairLanesAvx2 {
   using V = LanesAvx2;
-  static constexpr bool kTriples = false;
 
   static void ExpandKeys(const PairTask& task, PairMemory& pairs) {
     constexpr uint32_t kSpan = 4 * V::kLanes;
@@ -30,7 +29,7 @@ struct PairLanesAvx2 {
           codes[i] = Codes(task.page + first / 8, plane_bytes, at, widths[i]);
           at += widths[i];
         }
-        StoreUnits(codes, pairs.keys[place / 4][first]);
+        StoreUnits(codes, pairs.units.keys[place / 4][first]);
       }
       planes += widths[0] + widths[1] + widths[2] + widths[3];
     }

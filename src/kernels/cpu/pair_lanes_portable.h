@@ -6,8 +6,8 @@
 #include "kernels/cpu/attend_common.h"
 #include "kernels/cpu/lanes_portable.h"
 
-// Pages of bit planes and packed rows into units of four bytes, in plain C++. Its twins for real vector registers are
-// pair_lanes_avx2.h and pair_lanes_avx512.h.
+// Pages of bit planes and packed rows into units of four bytes, in plain C++. Its twin for real vector registers is
+// pair_lanes_avx2.h.
 //
 // Tokens stand in the kernels' order: of the 4·kLanes tokens that four vectors hold, vector k holds in its lanes 4L to
 // 4L + 3 the tokens of four 4L + k, so that packing the four vectors gives the tokens in their own order.
@@ -16,9 +16,8 @@ namespace {
 
 struct PairLanesPortable {
   using V = LanesPortable;
-  static constexpr bool kTriples = false;
 
-  /// Fills PairMemory::keys: codes with their highest bit at bit 3, whatever their width.
+  /// Fills PairMemory::units.keys: codes with their highest bit at bit 3, whatever their width.
   static void ExpandKeys(const PairTask& task, PairMemory& pairs) {
     const uint16_t* planes = task.planes;
     for (uint32_t place = 0; place < task.head_dim; planes += task.widths[place++]) {
@@ -29,7 +28,7 @@ struct PairLanesPortable {
           code |= (static_cast<unsigned>(plane[t / 8]) >> (t % 8) & 1U) << j;
         }
         // A vector holds four tokens here, which come in their own order.
-        pairs.keys[place / 4][t][place % 4] = static_cast<uint8_t>(code << (kMaxKeyBits - task.widths[place]));
+        pairs.units.keys[place / 4][t][place % 4] = static_cast<uint8_t>(code << (kMaxKeyBits - task.widths[place]));
       }
     }
   }

@@ -27,6 +27,20 @@ PairPlan::PairPlan(const codec::PairFormat& format, codec::WidthMap map)
     middles_.push_back(8.0F - 8.0F / levels);
     planes_.insert(planes_.end(), planes[channel].begin(), planes[channel].end());
   }
+  // A place's planes follow each other in planes_; places of no width fill the last six up.
+  constexpr size_t kSix = 6;
+  std::vector<size_t> ends;
+  for (size_t place = 0, end = 0; place < widths_.size(); ++place) {
+    ends.push_back(end += widths_[place]);
+  }
+  for (size_t first = 0; first < widths_.size(); first += kSix) {
+    for (uint32_t level = 1; level <= widths_[first]; ++level) {
+      for (size_t place = first; place < first + kSix; ++place) {
+        const bool has_plane = place < widths_.size() && widths_[place] >= level;
+        sixes_.push_back(has_plane ? planes_[ends[place] - level] : kNoPlane);
+      }
+    }
+  }
   order_.resize((order_.size() + 31) / 32 * 32);
 }
 
