@@ -127,6 +127,7 @@ inline constexpr size_t kPxWords = kStretchTokens / 2 + 16;
 inline constexpr uint32_t kMaxValueGroups = codec::kMaxHeadDim / 16;
 inline constexpr uint32_t kMaxValueBlocks = codec::kMaxHeadDim / 16;  ///< of 16 bytes in a token's row
 inline constexpr uint32_t kMaxSixes = (codec::kMaxHeadDim + 5) / 6;
+inline constexpr uint32_t kTableRows = 4;  ///< rows that are looked up in one go
 inline constexpr uint32_t kMaxTokenSixes = (kStretchTokens + 5) / 6;
 
 /// One page on its way to all rows.
@@ -163,7 +164,7 @@ struct PairMemory {
   float value_unit[kMaxValueGroups];  ///< weight · value scale ≈ value_unit · px, where it is the same for all rows
   alignas(64) int32_t px[kRowBlock * kMaxValueGroups][kPxWords];
   float p_scale[kRowBlock][kMaxValueGroups];
-  alignas(64) int16_t tables[kRowBlock][kMaxSixes][32];
+  alignas(64) int16_t tables[kTableRows][kMaxSixes][32];
   alignas(64) int16_t sums[kRowBlock][kMaxKeyBlocks][2][32];
   alignas(64) float logit[kRowBlock][kStretchTokens + kMaxLanes];  ///< not 4096 bytes for eight rows
   alignas(64) float weight[kStretchTokens];                        ///< of one row

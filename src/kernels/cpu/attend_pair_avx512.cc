@@ -180,13 +180,27 @@ void LoadPairPage(const PairTask& task, PairMemory& pairs, StretchMemory& /*memo
 template <int kBlocks>
 constexpr int kRowsOf = kBlocks <= 2 ? 4 : 2;
 
-/// Calls body(rows, first_row) until all rows are covered.
+/// Rows that follow each other, with their tables.
+struct RowRun {
+  uint32_t first;
+  uint32_t count;
+};
+
+/// Calls body(rows, first_row) until all rows of a run are covered.
 template <int kBlocks, class Body>
-void ForRows(uint32_t num_rows, const Body& body) {
-  for (uint32_t row = 0; row < num_rows; row += kRowsOf<kBlocks>) {
-    const uint32_t left = num_rows - row;
+void ForRows(const RowRun& run, const Body& body) {
+  for (uint32_t row = 0; row < run.count; row += kRowsOf<kBlocks>) {
+    const uint32_t left = run.count - row;
     WithCount<kRowsOf<kBlocks>>(left < kRowsOf<kBlocks> ? left : kRowsOf<kBlocks>,
-                                [&](auto count) { body(count, row); });
+                                [&](auto count) { body(count, run.first + row); });
+  }
+}
+
+/// Calls body(run) until all rows are covered, with as many as there is room for tables.
+template <class Body>
+void ForRuns(uint32_t num_rows, const Body& body) {
+  for (uint32_t row = 0; row < num_rows; row += kTableRows) {
+    body(RowRun{row, num_rows - row < kTableRows ? num_rows - row : kTableRows});
   }
 }
 
@@ -195,14 +209,26 @@ int16_t* PxOf(const PairTask& task, PairMemory& pairs, uint32_t row, uint32_t gr
   return reinterpret_cast<int16_t*>(pairs.px[row * task.value_groups + group]);
 }
 
+constexpr int kSumRows = 4;  ///< rows that are summed up together
+
+/// Lanes of each vector summed up, whatever the others hold.
+void SumFour(const V::F (&v)[kSumRows], float* sums) {
+  const auto add = [](__m512 a, __m512 b) { return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); };
+  const __m512d first = _mm512_castps_pd(add(v[0], v[2]));
+  const __m512d second = _mm512_castps_pd(add(v[1], v[3]));
+  const __m512 all = add(_mm512_castpd_ps(first), _mm512_castpd_ps(second));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+
 /// Of rows, q · zeros and the largest sum that q times the page's scales can have either way.
 template <int kRows>
 void MeasureRows(const PairTask& task, const PairMemory& pairs, uint32_t first_row, RowBlock& rows) {
-  V::F zero[kRows];
-  V::F sum[kRows];
-  V::F magnitude[kRows];
+  V::F zero[kSumRows];
+  V::F sum[kSumRows];
+  V::F magnitude[kSumRows];
   KVANT_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kSumRows; ++r) {
     zero[r] = sum[r] = magnitude[r] = V::Set(0.0F);
   }
   const float* q = rows.pair.q + size_t{first_row} * task.head_dim;
@@ -218,12 +244,17 @@ void MeasureRows(const PairTask& task, const PairMemory& pairs, uint32_t first_r
       magnitude[r] = V::Add(magnitude[r], V::Abs(scaled));
     }
   }
+  float zeros[kSumRows];
+  float totals[kSumRows];
+  float magnitudes[kSumRows];
+  SumFour(zero, zeros);
+  SumFour(sum, totals);
+  SumFour(magnitude, magnitudes);
   KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const float total = V::Sum(sum[r]);
-    const float largest = 0.5F * (V::Sum(magnitude[r]) + (total < 0 ? -total : total)) + kLeastSum;
+    const float largest = 0.5F * (magnitudes[r] + (totals[r] < 0 ? -totals[r] : totals[r])) + kLeastSum;
     rows.pair.x_scale[first_row + r] = largest / kFullSum;
-    rows.pair.x_zero[first_row + r] = V::Sum(zero[r]);
+    rows.pair.x_zero[first_row + r] = zeros[r];
   }
 }
 
@@ -231,11 +262,10 @@ void MeasureRows(const PairTask& task, const PairMemory& pairs, uint32_t first_r
 template <int kRows>
 void CutRows(const PairTask& task, const PairMemory& pairs, uint32_t first_row, RowBlock& rows) {
   V::F inverse[kRows];
-  V::I middle[kRows];
+  V::I middle[kSumRows] = {V::SetInt(0), V::SetInt(0), V::SetInt(0), V::SetInt(0)};
   KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
     inverse[r] = V::Set(1.0F / rows.pair.x_scale[first_row + r]);
-    middle[r] = V::SetInt(0);
   }
   const float* q = rows.pair.q + size_t{first_row} * task.head_dim;
   uint32_t c = 0;
@@ -253,21 +283,25 @@ void CutRows(const PairTask& task, const PairMemory& pairs, uint32_t first_row, 
       _mm512_storeu_si512(XOf(rows, first_row + r) + c, words);
     }
   }
+  V::F middles[kSumRows];
+  KVANT_UNROLL
+  for (int r = 0; r < kSumRows; ++r) {
+    middles[r] = V::ToFloats(middle[r]);
+  }
+  float sums[kSumRows];
+  SumFour(middles, sums);
   KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
     const uint32_t row = first_row + r;
     _mm512_storeu_si512(XOf(rows, row) + c, _mm512_setzero_si512());
-    rows.pair.x_zero[row] -= 0.5F * static_cast<float>(V::SumInt(middle[r])) * rows.pair.x_scale[row];
+    rows.pair.x_zero[row] -= 0.5F * sums[r] * rows.pair.x_scale[row];
   }
 }
 
-void PrepareTables(const PairTask& task, PairMemory& pairs, RowBlock& rows) {
-  ForRows<1>(rows.num_rows,
-             [&](auto count, uint32_t row) { MeasureRows<decltype(count)::value>(task, pairs, row, rows); });
-  ForRows<1>(rows.num_rows, [&](auto count, uint32_t row) { CutRows<decltype(count)::value>(task, pairs, row, rows); });
-  for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    MakeTables(XOf(rows, row), Steps(task.head_dim), pairs.tables[row][0]);
-  }
+void CutAllRows(const PairTask& task, const PairMemory& pairs, RowBlock& rows) {
+  const RowRun all{0, rows.num_rows};
+  ForRows<1>(all, [&](auto count, uint32_t row) { MeasureRows<decltype(count)::value>(task, pairs, row, rows); });
+  ForRows<1>(all, [&](auto count, uint32_t row) { CutRows<decltype(count)::value>(task, pairs, row, rows); });
 }
 
 template <int kRows, int kBlocks>
@@ -297,8 +331,11 @@ void AddKeySums(const LookUps& what, bool is_first, uint32_t first_row, uint32_t
 }
 
 /// Sums of bits of every plane: runs of places of one width, the widest first.
-void LookUpKeys(const PairTask& task, PairMemory& pairs, RowBlock& rows, StretchMemory& memory) {
+void LookUpKeys(const PairTask& task, const RowRun& run, PairMemory& pairs, RowBlock& rows, Fetch& fetch) {
   constexpr uint32_t kMost = 6;  // blocks at once
+  for (uint32_t i = 0; i < run.count; ++i) {
+    MakeTables(XOf(rows, run.first + i), Steps(task.head_dim), pairs.tables[i][0]);
+  }
   const uint32_t halves = Halves(task);
   const uint8_t* indexes = pairs.indexes.keys;
   for (uint32_t place = 0; place < task.head_dim;) {
@@ -312,16 +349,16 @@ void LookUpKeys(const PairTask& task, PairMemory& pairs, RowBlock& rows, Stretch
       const uint32_t left = blocks - first;
       WithCount<kMost>(left < kMost / 2 * halves ? left : kMost / 2 * halves, [&](auto num_blocks) {
         constexpr int kBlocks = decltype(num_blocks)::value;
-        ForRows<kBlocks>(rows.num_rows, [&](auto num_rows, uint32_t row) {
+        ForRows<kBlocks>(run, [&](auto num_rows, uint32_t row) {
           const LookUps what{XOf(rows, row) + place,
                              kXRow,
-                             pairs.tables[row][place / kSix],
+                             pairs.tables[row - run.first][place / kSix],
                              sizeof pairs.tables[0] / 2,
                              indexes + first * kBlockColumns,
                              blocks * kBlockColumns,
                              steps,
                              rows.num_rows < kFewRows};
-          AddKeySums<decltype(num_rows)::value, kBlocks>(what, place == 0, row, first, pairs, memory.fetch);
+          AddKeySums<decltype(num_rows)::value, kBlocks>(what, place == 0, row, first, pairs, fetch);
         });
       });
     }
@@ -377,67 +414,126 @@ void MakeAllLogits(const PairTask& task, const RowBlock& rows, PairMemory& pairs
   }
 }
 
-/// 2^x for x <= 0 to 3e-6 relative, nearly 0 where x < -100: what is cut to 16 bits needs no more.
+/// 2^x for x <= 0 to 9e-5 relative, nearly 0 where x < -100: the polynomial of degree 3 through (0, 1) with the
+/// smallest largest relative error on [0, 1].
 [[gnu::always_inline]] inline __m512 PairExp2(__m512 x) {
-  const __m512 magic = _mm512_set1_ps(12582912.0F);  // 1.5 · 2^23: added to a number, leaves its nearest integer low
   const __m512 least = _mm512_max_ps(x, _mm512_set1_ps(-100.0F));
-  const __m512 shifted = _mm512_add_ps(least, magic);
-  const __m512 r = _mm512_sub_ps(least, _mm512_sub_ps(shifted, magic));
-  __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0.00958285F), _mm512_set1_ps(0.05590643F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24024099F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69312419F));
+  const __m512 r = _mm512_reduce_ps(least, _MM_FROUND_TO_NEG_INF);
+  __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0.0770670420F), _mm512_set1_ps(0.227644991F));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.695116786F));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0F));
-  const __m512i power = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
-  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), power));
+  return _mm512_scalef_ps(p, least);
 }
 
-/// Weights of one row relative to its largest logit in the page, times value scales and cut to words, with one unit a
-/// group. Adds the weights' sum, times `factor`, to the row's, and so for value zeros and what is cut off.
-template <uint32_t kVectors>
-void WeighRow(const PairTask& task, float reference, float factor, uint32_t row, RowBlock& rows, PairMemory& pairs) {
+/// Logits of one row become weights relative to its largest in the page. Adds their sum, times `factor`, to the row's.
+template <int kVectors>
+void WeighRow(float reference, float factor, float* p, float* row_sum) {
   const auto minus_reference = V::Set(-reference);
-  const auto to_running = V::Set(factor);
-  const float middle = 0.5F * static_cast<float>((1U << task.value_bits) - 1);  // of the codes
-  V::F weights[kVectors];
   auto sum = V::Set(0.0F);
   KVANT_UNROLL
-  for (uint32_t i = 0; i < kVectors; ++i) {
-    weights[i] = PairExp2(V::Add(V::Load(pairs.logit[row] + i * V::kLanes), minus_reference));
-    sum = V::Add(sum, weights[i]);
+  for (int i = 0; i < kVectors; ++i) {
+    const auto weight = PairExp2(V::Add(V::Load(p + i * V::kLanes), minus_reference));
+    sum = V::Add(sum, weight);
+    V::Store(p + i * V::kLanes, weight);
   }
-  V::Store(rows.sum[row], V::Fma(sum, to_running, V::Load(rows.sum[row])));
-  for (uint32_t g = 0; g < task.value_groups; ++g) {
-    V::F scaled[kVectors];
-    auto zero = V::Set(0.0F);
-    auto total = V::Set(0.0F);
+  V::Store(row_sum, V::Fma(sum, V::Set(factor), V::Load(row_sum)));
+}
+
+float* ZerosOf(const PairTask& task, RowBlock& rows, uint32_t row, uint32_t group) {
+  return rows.pair.zero + (size_t{row} * task.value_groups + group) * kMaxLanes;
+}
+float MiddleOf(const PairTask& task) { return 0.5F * static_cast<float>((1U << task.value_bits) - 1); }
+
+/// Sums of weights times one group's value scales: p_scale. Adds those of weight · value zero, times `factor`, to the
+/// rows', as if zeros were at the middle of the codes: what is cut off is to meet codes around 0 only.
+template <int kRows>
+void MeasureWeights(const PairTask& task, uint32_t first_row, uint32_t group, const float* factor, RowBlock& rows,
+                    PairMemory& pairs) {
+  V::F zero[kRows];
+  V::F total[kSumRows];
+  KVANT_UNROLL
+  for (int r = 0; r < kSumRows; ++r) {
+    total[r] = V::Set(0.0F);
+  }
+  KVANT_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    zero[r] = V::Set(0.0F);
+  }
+  for (uint32_t i = 0; i < Positions(task); i += V::kLanes) {
+    const auto value_zero = V::Load(pairs.value_zero[group] + i);
+    const auto value_scale = V::Load(pairs.value_scale[group] + i);
     KVANT_UNROLL
-    for (uint32_t i = 0; i < kVectors; ++i) {
-      scaled[i] = V::Mul(weights[i], V::Load(pairs.value_scale[g] + i * V::kLanes));
-      zero = V::Fma(weights[i], V::Load(pairs.value_zero[g] + i * V::kLanes), zero);
-      total = V::Add(total, scaled[i]);
+    for (int r = 0; r < kRows; ++r) {
+      const auto weight = V::Load(pairs.logit[first_row + r] + i);
+      zero[r] = V::Fma(weight, value_zero, zero[r]);
+      total[r] = V::Fma(weight, value_scale, total[r]);
     }
-    const float largest = V::Sum(total) + kLeastSum;
-    const auto inverse = V::Set(kFullSum / largest);
-    const auto unit = V::Set(largest / kFullSum);
-    int16_t* px = PxOf(task, pairs, row, g);
-    auto cut = V::SetInt(0);
-    KVANT_UNROLL
-    for (uint32_t i = 0; i < kVectors; i += 2) {
-      const __m512i words =
-          _mm512_packs_epi32(V::Round(V::Mul(scaled[i], inverse)), V::Round(V::Mul(scaled[i + 1], inverse)));
-      cut = V::DotPairs(cut, words, _mm512_set1_epi16(1));
-      _mm512_store_si512(px + i * V::kLanes, words);
-    }
-    _mm256_store_si256(reinterpret_cast<__m256i*>(px + kVectors * V::kLanes), _mm256_setzero_si256());
-    const auto rest = V::Sub(total, V::Mul(V::ToFloats(cut), unit));
-    zero = V::Fma(rest, V::Set(middle), zero);
-    float* zeros = rows.pair.zero + (size_t{row} * task.value_groups + g) * kMaxLanes;
-    V::Store(zeros, V::Fma(zero, to_running, V::Load(zeros)));
-    pairs.p_scale[row][g] = factor * largest / kFullSum;
+  }
+  float totals[kSumRows];
+  SumFour(total, totals);
+  KVANT_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const uint32_t row = first_row + static_cast<uint32_t>(r);
+    const auto sum = V::Fma(total[r], V::Set(MiddleOf(task)), zero[r]);
+    float* zeros = ZerosOf(task, rows, row, group);
+    V::Store(zeros, V::Fma(sum, V::Set(factor[row]), V::Load(zeros)));
+    pairs.p_scale[row][group] = totals[r] + kLeastSum;
   }
 }
 
-void WeighRows(const PairTask& task, RowBlock& rows, PairMemory& pairs, StretchMemory& memory) {
+/// Weights times one group's value scales as words, as fine as 16 bits allow their sum; p_scale becomes their unit
+/// times `factor`. Takes the middle of the codes back from the sums of zeros.
+template <int kRows>
+void CutWeights(const PairTask& task, uint32_t first_row, uint32_t group, const float* factor, RowBlock& rows,
+                PairMemory& pairs) {
+  V::F inverse[kRows];
+  V::I cut[kRows];
+  KVANT_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    inverse[r] = V::Set(kFullSum / pairs.p_scale[first_row + r][group]);
+    cut[r] = V::SetInt(0);
+  }
+  uint32_t i = 0;
+  for (; i < Positions(task); i += 2 * V::kLanes) {
+    const auto low = V::Load(pairs.value_scale[group] + i);
+    const auto high = V::Load(pairs.value_scale[group] + i + V::kLanes);
+    KVANT_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const float* p = pairs.logit[first_row + r] + i;
+      const __m512i words = _mm512_packs_epi32(V::Round(V::Mul(V::Mul(V::Load(p), inverse[r]), low)),
+                                               V::Round(V::Mul(V::Mul(V::Load(p + V::kLanes), inverse[r]), high)));
+      cut[r] = V::DotPairs(cut[r], words, _mm512_set1_epi16(1));
+      _mm512_store_si512(PxOf(task, pairs, first_row + r, group) + i, words);
+    }
+  }
+  KVANT_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const uint32_t row = first_row + static_cast<uint32_t>(r);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(PxOf(task, pairs, row, group) + i), _mm256_setzero_si256());
+    const float unit = pairs.p_scale[row][group] * factor[row] / kFullSum;
+    float* zeros = ZerosOf(task, rows, row, group);
+    V::Store(zeros, V::Fma(V::ToFloats(cut[r]), V::Set(-MiddleOf(task) * unit), V::Load(zeros)));
+    pairs.p_scale[row][group] = unit;
+  }
+}
+
+/// The weights of all rows, step by step: what one row waits for, others fill.
+template <int kVectors>
+void WeighRows(const PairTask& task, const float* max, const float* factor, RowBlock& rows, PairMemory& pairs) {
+  for (uint32_t row = 0; row < rows.num_rows; ++row) {
+    WeighRow<kVectors>(max[row], factor[row], pairs.logit[row], rows.sum[row]);
+  }
+  for (uint32_t g = 0; g < task.value_groups; ++g) {
+    ForRows<1>({0, rows.num_rows}, [&](auto count, uint32_t row) {
+      MeasureWeights<decltype(count)::value>(task, row, g, factor, rows, pairs);
+    });
+    ForRows<1>({0, rows.num_rows}, [&](auto count, uint32_t row) {
+      CutWeights<decltype(count)::value>(task, row, g, factor, rows, pairs);
+    });
+  }
+}
+
+void MakeWeights(const PairTask& task, RowBlock& rows, PairMemory& pairs, StretchMemory& memory) {
   float max[kRowBlock];
   MakeAllLogits(task, rows, pairs, max);
   alignas(64) float factor[kMaxLanes] = {};
@@ -445,22 +541,16 @@ void WeighRows(const PairTask& task, RowBlock& rows, PairMemory& pairs, StretchM
     if (max[row] > rows.max[row]) {
       RaiseMax<V>(max[row], rows.out_channels, rows, row);
     }
-    const bool sees = rows.visible[row] > rows.hidden[row];
-    factor[row] = sees ? max[row] - rows.max[row] : -1000.0F;  // 0 as a power of two
+    if (rows.visible[row] > rows.hidden[row]) {
+      factor[row] = max[row] - rows.max[row];
+    } else {
+      factor[row] = -1000.0F;  // 0 as a power of two
+      max[row] = 0.0F;
+    }
+    FetchAhead<2, 1>(memory.fetch);
   }
   V::Store(factor, Exp2<V>(V::Load(factor)));
-  Fetch fetch = memory.fetch;
-  for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    if (factor[row] == 0.0F) {
-      __builtin_memset(PxOf(task, pairs, row, 0), 0, task.value_groups * sizeof pairs.px[0]);
-      __builtin_memset(pairs.p_scale[row], 0, sizeof pairs.p_scale[row]);
-      continue;
-    }
-    FetchAhead<2, 1>(fetch);
-    const auto weigh = Halves(task) == 2 ? WeighRow<8> : WeighRow<4>;
-    weigh(task, max[row], factor[row], row, rows, pairs);
-  }
-  memory.fetch = fetch;
+  Halves(task) == 2 ? WeighRows<8>(task, max, factor, rows, pairs) : WeighRows<4>(task, max, factor, rows, pairs);
 }
 
 /// acc += kVectors vectors of places from the sums of a block.
@@ -516,29 +606,29 @@ void AddValues(const PairTask& task, const LookUps& what, PairMemory& pairs, Row
 }
 
 template <int kPlanes>
-void LookUpValues(const PairTask& task, PairMemory& pairs, RowBlock& rows, StretchMemory& memory) {
+void LookUpValues(const PairTask& task, const RowRun& run, PairMemory& pairs, RowBlock& rows, Fetch& fetch) {
   constexpr uint32_t kMost = 4;  // blocks at once
   const uint32_t step_bytes = ValueStepBytes(task);
   const uint32_t steps = Steps(Positions(task));
   for (uint32_t g = 0; g < task.value_groups; ++g) {
-    for (uint32_t row = 0; row < rows.num_rows; ++row) {
-      MakeTables(PxOf(task, pairs, row, g), steps, pairs.tables[row][0]);
+    for (uint32_t i = 0; i < run.count; ++i) {
+      MakeTables(PxOf(task, pairs, run.first + i, g), steps, pairs.tables[i][0]);
     }
     const uint32_t columns = task.value_group * kPlanes;
     const uint32_t end = ((g + 1) * columns + kBlockColumns - 1) / kBlockColumns;
     for (uint32_t block = g * columns / kBlockColumns; block < end; block += kMost) {
       WithCount<kMost>(end - block < kMost ? end - block : kMost, [&](auto num_blocks) {
         constexpr int kBlocks = decltype(num_blocks)::value;
-        ForRows<kBlocks>(rows.num_rows, [&](auto num_rows, uint32_t row) {
+        ForRows<kBlocks>(run, [&](auto num_rows, uint32_t row) {
           const LookUps what{PxOf(task, pairs, row, g),
                              kPxRow * task.value_groups,
-                             pairs.tables[row][0],
+                             pairs.tables[row - run.first][0],
                              sizeof pairs.tables[0] / 2,
                              pairs.indexes.values + block * kBlockColumns,
                              step_bytes,
                              steps,
                              rows.num_rows < kFewRows};
-          AddValues<kPlanes, decltype(num_rows)::value, kBlocks>(task, what, pairs, rows, row, g, block, memory.fetch);
+          AddValues<kPlanes, decltype(num_rows)::value, kBlocks>(task, what, pairs, rows, row, g, block, fetch);
         });
       });
     }
@@ -546,14 +636,12 @@ void LookUpValues(const PairTask& task, PairMemory& pairs, RowBlock& rows, Stret
 }
 
 void AttendPairPage(const PairTask& task, RowBlock& rows, PairMemory& pairs, StretchMemory& memory) {
-  PrepareTables(task, pairs, rows);
-  LookUpKeys(task, pairs, rows, memory);
-  WeighRows(task, rows, pairs, memory);
-  switch (ValuePlanes(task)) {
-    case 2: return LookUpValues<2>(task, pairs, rows, memory);
-    case 4: return LookUpValues<4>(task, pairs, rows, memory);
-    default: return LookUpValues<8>(task, pairs, rows, memory);
-  }
+  CutAllRows(task, pairs, rows);
+  ForRuns(rows.num_rows, [&](const RowRun& run) { LookUpKeys(task, run, pairs, rows, memory.fetch); });
+  MakeWeights(task, rows, pairs, memory);
+  const uint32_t planes = ValuePlanes(task);
+  const auto look_up = planes == 2 ? LookUpValues<2> : planes == 4 ? LookUpValues<4> : LookUpValues<8>;
+  ForRuns(rows.num_rows, [&](const RowRun& run) { look_up(task, run, pairs, rows, memory.fetch); });
 }
 
 /// Sums by place to sums by channel.
