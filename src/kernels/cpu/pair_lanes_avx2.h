@@ -16,22 +16,21 @@ struct PairLanesAvx2 {
   using V = LanesAvx2;
 
   static void ExpandKeys(const PairTask& task, PairMemory& pairs) {
-    constexpr uint32_t kSpan = 4 * V::kLanes;
-    const size_t plane_bytes = task.page_tokens / 8;
     const uint16_t* planes = task.planes;
-    for (uint32_t place = 0; place < task.head_dim; place += 4) {
-      const uint8_t* widths = task.widths + place;
-      for (uint32_t first = 0; first < task.page_tokens; first += kSpan) {
-        const uint16_t* at = planes;
-        __m256i codes[4];
-        KVANT_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          codes[i] = Codes(task.page + first / 8, plane_bytes, at, widths[i]);
-          at += widths[i];
-        }
-        StoreUnits(codes, pairs.units.keys[place / 4][first]);
+    for (uint32_t place = 0; place < task.head_dim;) {
+      const uint8_t width = task.widths[place];
+      uint32_t end = place;
+      while (end < task.head_dim && task.widths[end + 3] == width) {  // widths fall
+        end += 4;
       }
-      planes += widths[0] + widths[1] + widths[2] + widths[3];
+      const auto expand = end == place ? ExpandRun<0>
+                          : width == 1 ? ExpandRun<1>
+                          : width == 2 ? ExpandRun<2>
+                          : width == 3 ? ExpandRun<3>
+                                       : ExpandRun<4>;
+      end = end == place ? place + 4 : end;
+      planes = expand(task, planes, place, end, pairs);
+      place = end;
     }
   }
 
@@ -73,10 +72,12 @@ struct PairLanesAvx2 {
 
  private:
   /// Of 32 tokens, a byte each. Compared with its own bit, a byte of the plane becomes all ones where the bit is set.
-  static __m256i Codes(const std::byte* first, size_t plane_bytes, const uint16_t* planes, uint32_t width) {
+  [[gnu::always_inline]] static __m256i Codes(const std::byte* first, size_t plane_bytes, const uint16_t* planes,
+                                              uint32_t width) {
     const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
     __m256i codes = _mm256_setzero_si256();
+    KVANT_UNROLL
     for (uint32_t j = 0; j < width; ++j) {
       int32_t word;
       std::memcpy(&word, first + planes[j] * plane_bytes, sizeof word);
@@ -86,6 +87,30 @@ struct PairLanesAvx2 {
           codes, _mm256_and_si256(set, _mm256_set1_epi8(static_cast<char>(1U << (kMaxKeyBits + j - width)))));
     }
     return codes;
+  }
+
+  /// Four places at a time from `place` on, of one width, or (0) each of its own, up to `end`.
+  template <uint32_t kWidth>
+  static const uint16_t* ExpandRun(const PairTask& task, const uint16_t* planes, uint32_t place, uint32_t end,
+                                   PairMemory& pairs) {
+    constexpr uint32_t kSpan = 4 * V::kLanes;
+    const size_t plane_bytes = task.page_tokens / 8;
+    for (; place < end; place += 4) {
+      const uint16_t* at = planes;
+      for (uint32_t first = 0; first < task.page_tokens; first += kSpan) {
+        at = planes;
+        __m256i codes[4];
+        KVANT_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t width = kWidth > 0 ? kWidth : task.widths[place + i];
+          codes[i] = Codes(task.page + first / 8, plane_bytes, at, width);
+          at += width;
+        }
+        StoreUnits(codes, pairs.units.keys[place / 4][first]);
+      }
+      planes = at;
+    }
+    return planes;
   }
 
   static void StoreUnits(const __m256i (&codes)[4], uint8_t* units) {
