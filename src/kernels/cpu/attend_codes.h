@@ -45,6 +45,7 @@ template <class V, int kBits, int kPart, int kRows, uint32_t kVectors>
     KVANT_UNROLL
     for (uint32_t b = 0; b < kVectors; ++b) {
       acc[r][b] = V::DotPairs(V::DotPairs(acc[r][b], codes[b].even, even), codes[b].odd, odd);
+      V::Pin(acc[r][b]);
     }
   }
 }

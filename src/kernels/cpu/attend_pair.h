@@ -34,11 +34,17 @@ constexpr uint32_t TokenAt(uint32_t position) {
 }
 /// Where in the order the four tokens from 4 · four on begin, divided by four: the inverse.
 template <class V>
-constexpr uint32_t PositionOfFour(uint32_t four) {
-  constexpr uint32_t kRuns = V::kLanes / 4;
-  const uint32_t in_span = four % V::kLanes;
-  return four / V::kLanes * V::kLanes + in_span % 4 * kRuns + in_span / 4;
-}
+struct FourPositions {
+  uint8_t of[kStretchTokens / 4];
+
+  constexpr FourPositions() : of{} {
+    for (uint32_t position = 0; position < kStretchTokens; position += 4) {
+      of[TokenAt<V>(position) / 4] = static_cast<uint8_t>(position / 4);
+    }
+  }
+};
+template <class V>
+constexpr FourPositions<V> kFourPositions{};
 
 /// A group's parameters in the kernels' order, times `factor`.
 template <class P>
@@ -283,7 +289,7 @@ template <class P, int kBits, int kFirst, int kRows, uint32_t kFields>
     if constexpr (kFields > 1) {
       codes[1] = UnpackField<V, kBits, kFirst + 1>(bytes);
     }
-    const int32_t* x = px + 2 * PositionOfFour<V>(four);
+    const int32_t* x = px + 2 * kFourPositions<V>.of[four];
     KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const auto even = V::SetInt(x[r * px_row]);

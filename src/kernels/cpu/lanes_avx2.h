@@ -74,6 +74,8 @@ struct LanesAvx2 {
   static I ShiftRight16(I a) {
     return _mm256_srli_epi16(a, kCount);
   }
+  /// Keeps a sum in its register: rows are then met one after the other, where GCC mixes them and runs out.
+  static void Pin(I& a) { asm volatile("" : "+x"(a)); }
   static I DotPairs(I acc, I a, I b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
   static void StorePaired(void* dst, I a) {
     const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));

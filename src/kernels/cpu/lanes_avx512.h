@@ -61,6 +61,8 @@ struct LanesAvx512 {
   static I ShiftRight16(I a) {
     return _mm512_srli_epi16(a, kCount);
   }
+  /// Keeps a sum in its register: rows are then met one after the other, where GCC mixes them and runs out.
+  static void Pin(I& /*a*/) {}  // there are registers enough
   static I DotPairs(I acc, I a, I b) { return _mm512_dpwssd_epi32(acc, a, b); }
   static void StorePaired(void* dst, I a) {
     const __m256i packed = _mm512_cvtepi32_epi16(a);

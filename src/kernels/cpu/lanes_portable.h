@@ -110,6 +110,8 @@ struct LanesPortable {
     });
   }
   /// acc + low(a)·low(b) + high(a)·high(b) of the signed 16-bit halves.
+  /// Keeps a sum in its register: rows are then met one after the other, where GCC mixes them and runs out.
+  static void Pin(I& /*a*/) {}
   static I DotPairs(I acc, I a, I b) {
     return Make<I>([&](uint32_t i) { return acc.v[i] + Low(a.v[i]) * Low(b.v[i]) + High(a.v[i]) * High(b.v[i]); });
   }
