@@ -14,6 +14,8 @@ using V = LanesAvx512;
 
 /// Of the largest sum that x can have either way, so that 16 bits hold it whatever is rounded.
 constexpr float kFullSum = 32600.0F;
+constexpr float kFullWeights = 65200.0F;  ///< the same of weights, which have one sign: their sums begin at -kHalf
+constexpr int32_t kHalf = 0x8000;
 constexpr float kLeastSum = 1e-30F;  ///< instead of 0
 constexpr uint32_t kFewRows = 5;
 constexpr size_t kXRow = 2 * kPairXWords;
@@ -490,7 +492,7 @@ void CutWeights(const PairTask& task, uint32_t first_row, uint32_t group, const 
   V::I cut[kRows];
   KVANT_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    inverse[r] = V::Set(kFullSum / pairs.p_scale[first_row + r][group]);
+    inverse[r] = V::Set(kFullWeights / pairs.p_scale[first_row + r][group]);
     cut[r] = V::SetInt(0);
   }
   uint32_t i = 0;
@@ -500,9 +502,10 @@ void CutWeights(const PairTask& task, uint32_t first_row, uint32_t group, const 
     KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const float* p = pairs.logit[first_row + r] + i;
-      const __m512i words = _mm512_packs_epi32(V::Round(V::Mul(V::Mul(V::Load(p), inverse[r]), low)),
-                                               V::Round(V::Mul(V::Mul(V::Load(p + V::kLanes), inverse[r]), high)));
-      cut[r] = V::DotPairs(cut[r], words, _mm512_set1_epi16(1));
+      const auto first = V::Round(V::Mul(V::Mul(V::Load(p), inverse[r]), low));
+      const auto second = V::Round(V::Mul(V::Mul(V::Load(p + V::kLanes), inverse[r]), high));
+      const __m512i words = _mm512_packus_epi32(first, second);
+      cut[r] = V::AddInt(cut[r], V::AddInt(first, second));
       _mm512_store_si512(PxOf(task, pairs, first_row + r, group) + i, words);
     }
   }
@@ -510,7 +513,7 @@ void CutWeights(const PairTask& task, uint32_t first_row, uint32_t group, const 
   for (int r = 0; r < kRows; ++r) {
     const uint32_t row = first_row + static_cast<uint32_t>(r);
     _mm256_store_si256(reinterpret_cast<__m256i*>(PxOf(task, pairs, row, group) + i), _mm256_setzero_si256());
-    const float unit = pairs.p_scale[row][group] * factor[row] / kFullSum;
+    const float unit = pairs.p_scale[row][group] * factor[row] / kFullWeights;
     float* zeros = ZerosOf(task, rows, row, group);
     V::Store(zeros, V::Fma(V::ToFloats(cut[r]), V::Set(-MiddleOf(task) * unit), V::Load(zeros)));
     pairs.p_scale[row][group] = unit;
@@ -557,19 +560,22 @@ void MakeWeights(const PairTask& task, RowBlock& rows, PairMemory& pairs, Stretc
 template <int kPlanes>
 [[gnu::always_inline]] inline void AddPlaces(const __m512i (&sums)[2], V::F scale, const __mmask16 (&lanes)[2],
                                              float* out) {
-  const auto dot = [&sums](__m512i even, __m512i odd) {
-    return V::ToFloats(_mm512_dpwssd_epi32(_mm512_dpwssd_epi32(_mm512_setzero_si512(), sums[0], even), sums[1], odd));
+  const auto dot = [&sums](__m512i begin, __m512i even, __m512i odd) {
+    return V::ToFloats(_mm512_dpwssd_epi32(_mm512_dpwssd_epi32(begin, sums[0], even), sums[1], odd));
   };
   if constexpr (kPlanes == 2) {
-    const auto first = dot(_mm512_set1_epi32(1), _mm512_set1_epi32(2));
-    const auto second = dot(_mm512_set1_epi32(1 << 16), _mm512_set1_epi32(2 << 16));
+    const auto begin = V::SetInt(kHalf * 3);
+    const auto first = dot(begin, _mm512_set1_epi32(1), _mm512_set1_epi32(2));
+    const auto second = dot(begin, _mm512_set1_epi32(1 << 16), _mm512_set1_epi32(2 << 16));
     V::Store(out, _mm512_mask3_fmadd_ps(first, scale, V::Load(out), lanes[0]));
     V::Store(out + V::kLanes, _mm512_mask3_fmadd_ps(second, scale, V::Load(out + V::kLanes), lanes[1]));
   } else {
     const int64_t high = kPlanes == 8 ? 0x0040001000000000 : 0x0004000100000000;
     const auto even = _mm512_set1_epi64(high | 0x00040001);
     const auto odd = _mm512_slli_epi16(even, 1);
-    V::Store(out, V::Fma(dot(even, odd), scale, V::Load(out)));
+    const auto begin =
+        _mm512_set1_epi64((kPlanes == 8 ? int64_t{kHalf * 0xF0} : int64_t{kHalf * 0xF}) << 32 | kHalf * 0xF);
+    V::Store(out, V::Fma(dot(begin, even, odd), scale, V::Load(out)));
   }
 }
 
@@ -581,8 +587,8 @@ void AddValues(const PairTask& task, const LookUps& what, PairMemory& pairs, Row
   for (int r = 0; r < kRows; ++r) {
     KVANT_UNROLL
     for (int b = 0; b < kBlocks; ++b) {
-      acc[r][b][0] = _mm512_setzero_si512();
-      acc[r][b][1] = _mm512_setzero_si512();
+      acc[r][b][0] = _mm512_set1_epi16(static_cast<int16_t>(-kHalf));
+      acc[r][b][1] = _mm512_set1_epi16(static_cast<int16_t>(-kHalf));
     }
   }
   Fetch next = fetch;
