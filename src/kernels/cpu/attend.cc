@@ -177,7 +177,7 @@ RowAttention::RowAttention(Isa isa, const AttendQueries& queries, AttendScratch&
   const size_t q_elems = RoundUp(queries.head_dim, 8) * kRowBlock;
   const size_t x_elems = q_elems / 2;
   const size_t out_elems = size_t{value_channels_} * kRowBlock;
-  const size_t pair_out_elems = RoundUp(size_t{2} * queries.head_dim, 64) * kRowBlock;
+  const size_t pair_out_elems = RoundUp(size_t{3} * queries.head_dim, 64) * kRowBlock;
   const size_t pair_zero_elems = size_t{value_channels_} / 16 * kMaxLanes * kRowBlock;
   constexpr size_t kPairXElems = kPairXWords * kRowBlock;
   const size_t block_elems = 2 * q_elems + x_elems + out_elems + kPairXElems + pair_out_elems + pair_zero_elems;

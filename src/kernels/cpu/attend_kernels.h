@@ -171,7 +171,7 @@ struct PairMemory {
 };
 
 struct PairKernels {
-  /// Sums over values that a row has, at most twice the channels, rounded up to 64.
+  /// Sums over values that a row has, at most three times the channels, rounded up to 64.
   uint32_t (*value_places)(const PairTask& task);
   /// Rows in the order of places, once for all pages of a plan: PairRows::q.
   void (*prepare_rows)(const RowSource& source, const PairTask& task, RowBlock& rows);

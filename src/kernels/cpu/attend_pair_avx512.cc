@@ -41,15 +41,12 @@ constexpr WordOrder kWordOrder = [] {
   return order;
 }();
 
-/// Bits of a value as they are looked up: three are spread to four when a page is loaded.
-uint32_t ValuePlanes(const PairTask& task) { return task.value_bits == 3 ? 4 : task.value_bits; }
-uint32_t ValueRowBytes(const PairTask& task) { return task.head_dim * ValuePlanes(task) / 8; }
+uint32_t ValueRowBytes(const PairTask& task) { return task.head_dim * task.value_bits / 8; }
 uint32_t ValueStepBytes(const PairTask& task) { return (ValueRowBytes(task) + 15) / 16 * 128; }
-/// Sums that a block of columns gives: one a channel, or (8 bits) one for each half of a code.
-uint32_t BlockPlaces(uint32_t planes) { return planes == 2 ? 32 : 16; }
+/// Sums that a block of columns gives: one a channel, (3 bits) one a column, or (8 bits) one for each half of a code.
+constexpr uint32_t BlockPlaces(uint32_t value_bits) { return value_bits == 2 ? 32 : value_bits == 3 ? 64 : 16; }
 uint32_t ValuePlaces(const PairTask& task) {
-  const uint32_t planes = ValuePlanes(task);
-  return (task.head_dim * planes + kBlockColumns - 1) / kBlockColumns * BlockPlaces(planes);
+  return (task.head_dim * task.value_bits + kBlockColumns - 1) / kBlockColumns * BlockPlaces(task.value_bits);
 }
 
 /// 64 channels a look-up; reads up to 126 bytes beyond the last.
@@ -105,13 +102,6 @@ void LoadKeys(const PairTask& task, PairMemory& pairs) {
 void LoadValues(const PairTask& task, PairMemory& pairs) {
   const size_t row_bytes = ValueRowBytes(task);
   const std::byte* codes = task.page + task.value_codes;
-  alignas(64) std::byte spread[kStretchTokens * codec::kMaxHeadDim / 2 + 16];
-  if (task.value_bits == 3) {
-    for (uint32_t t = 0; t < task.page_tokens; ++t) {
-      SpreadRow(task.head_dim, codes + size_t{t} * task.head_dim * 3 / 8, spread + t * row_bytes);
-    }
-    codes = spread;
-  }
   uint8_t* to = pairs.indexes.values;
   for (uint32_t first = 0; first < Positions(task); first += kSix) {
     const std::byte* rows[kSix];
@@ -556,30 +546,37 @@ void MakeWeights(const PairTask& task, RowBlock& rows, PairMemory& pairs, Stretc
   Halves(task) == 2 ? WeighRows<8>(task, max, factor, rows, pairs) : WeighRows<4>(task, max, factor, rows, pairs);
 }
 
-/// acc += kVectors vectors of places from the sums of a block.
-template <int kPlanes>
-[[gnu::always_inline]] inline void AddPlaces(const __m512i (&sums)[2], V::F scale, const __mmask16 (&lanes)[2],
-                                             float* out) {
-  const auto dot = [&sums](__m512i begin, __m512i even, __m512i odd) {
-    return V::ToFloats(_mm512_dpwssd_epi32(_mm512_dpwssd_epi32(begin, sums[0], even), sums[1], odd));
+/// What a block of columns adds to the places of a row: planes with their powers of two. `lanes` are the group's.
+template <int kBits>
+[[gnu::always_inline]] inline void AddPlaces(const __m512i (&sums)[2], V::F scale, __mmask16 lanes, float* out) {
+  const auto add = [&](uint32_t vector, __m512i begin, __m512i even, __m512i odd) {
+    const auto dot = V::ToFloats(_mm512_dpwssd_epi32(_mm512_dpwssd_epi32(begin, sums[0], even), sums[1], odd));
+    float* at = out + vector * V::kLanes;
+    V::Store(at, _mm512_mask3_fmadd_ps(dot, scale, V::Load(at), lanes));
   };
-  if constexpr (kPlanes == 2) {
-    const auto begin = V::SetInt(kHalf * 3);
-    const auto first = dot(begin, _mm512_set1_epi32(1), _mm512_set1_epi32(2));
-    const auto second = dot(begin, _mm512_set1_epi32(1 << 16), _mm512_set1_epi32(2 << 16));
-    V::Store(out, _mm512_mask3_fmadd_ps(first, scale, V::Load(out), lanes[0]));
-    V::Store(out + V::kLanes, _mm512_mask3_fmadd_ps(second, scale, V::Load(out + V::kLanes), lanes[1]));
+  if constexpr (kBits == 2) {
+    add(0, V::SetInt(kHalf * 3), V::SetInt(1), V::SetInt(2));
+    add(1, V::SetInt(kHalf * 3), V::SetInt(1 << 16), V::SetInt(2 << 16));
+  } else if constexpr (kBits == 3) {
+    add(0, V::SetInt(kHalf), V::SetInt(1), V::SetInt(0));
+    add(1, V::SetInt(kHalf), V::SetInt(0), V::SetInt(1));
+    add(2, V::SetInt(kHalf), V::SetInt(1 << 16), V::SetInt(0));
+    add(3, V::SetInt(kHalf), V::SetInt(0), V::SetInt(1 << 16));
   } else {
-    const int64_t high = kPlanes == 8 ? 0x0040001000000000 : 0x0004000100000000;
-    const auto even = _mm512_set1_epi64(high | 0x00040001);
-    const auto odd = _mm512_slli_epi16(even, 1);
-    const auto begin =
-        _mm512_set1_epi64((kPlanes == 8 ? int64_t{kHalf * 0xF0} : int64_t{kHalf * 0xF}) << 32 | kHalf * 0xF);
-    V::Store(out, V::Fma(dot(begin, even, odd), scale, V::Load(out)));
+    const int64_t begin = int64_t{kBits == 8 ? kHalf * 0xF0 : kHalf * 0xF} << 32 | kHalf * 0xF;
+    const auto even = _mm512_set1_epi64((kBits == 8 ? 0x0040001000000000 : 0x0004000100000000) | 0x00040001);
+    add(0, _mm512_set1_epi64(begin), even, _mm512_slli_epi16(even, 1));
   }
 }
 
-template <int kPlanes, int kRows, int kBlocks>
+/// Lanes of a block, of four columns each, that lie in a group of values: `first` is the group's first column, counted
+/// from the block's.
+inline __mmask16 GroupLanes(int32_t first, int32_t columns) {
+  const auto below = [](int32_t column) { return (1U << (column < 0 ? 0 : column > 64 ? 16 : column / 4)) - 1; };
+  return static_cast<__mmask16>(below(first + columns) & ~below(first));
+}
+
+template <int kBits, int kRows, int kBlocks>
 void AddValues(const PairTask& task, const LookUps& what, PairMemory& pairs, RowBlock& rows, uint32_t first_row,
                uint32_t group, uint32_t first_block, Fetch& fetch) {
   __m512i acc[kRows][kBlocks][2];
@@ -594,24 +591,22 @@ void AddValues(const PairTask& task, const LookUps& what, PairMemory& pairs, Row
   Fetch next = fetch;
   LookUp<kRows, kBlocks>(what, acc, next);
   fetch = next;
-  constexpr uint32_t kPlaces = kPlanes == 2 ? 32 : 16;
+  const auto columns = static_cast<int32_t>(task.value_group * kBits);
   KVANT_UNROLL
   for (int b = 0; b < kBlocks; ++b) {
-    // Of two bits, 16 channels are lanes 0 to 7 of both vectors, or 8 to 15.
-    const uint32_t channel = (first_block + static_cast<uint32_t>(b)) * kPlaces;
-    const auto has = [&](uint32_t c) { return c - group * task.value_group < task.value_group; };
-    const auto mask = static_cast<__mmask16>((has(channel) ? 0x00FF : 0) | (has(channel + 16) ? 0xFF00 : 0));
-    const __mmask16 lanes[2] = {mask, mask};
+    const uint32_t block = first_block + static_cast<uint32_t>(b);
+    const auto begin = static_cast<int32_t>(block * kBlockColumns);
+    const __mmask16 lanes = GroupLanes(static_cast<int32_t>(group) * columns - begin, columns);
     KVANT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const uint32_t row = first_row + static_cast<uint32_t>(r);
-      float* out = rows.pair.out + size_t{row} * rows.pair.value_places + channel;
-      AddPlaces<kPlanes>(acc[r][b], V::Set(pairs.p_scale[row][group]), lanes, out);
+      float* out = rows.pair.out + size_t{row} * rows.pair.value_places + block * BlockPlaces(kBits);
+      AddPlaces<kBits>(acc[r][b], V::Set(pairs.p_scale[row][group]), lanes, out);
     }
   }
 }
 
-template <int kPlanes>
+template <int kBits>
 void LookUpValues(const PairTask& task, const RowRun& run, PairMemory& pairs, RowBlock& rows, Fetch& fetch) {
   constexpr uint32_t kMost = 4;  // blocks at once
   const uint32_t step_bytes = ValueStepBytes(task);
@@ -620,7 +615,7 @@ void LookUpValues(const PairTask& task, const RowRun& run, PairMemory& pairs, Ro
     for (uint32_t i = 0; i < run.count; ++i) {
       MakeTables(PxOf(task, pairs, run.first + i, g), steps, pairs.tables[i][0]);
     }
-    const uint32_t columns = task.value_group * kPlanes;
+    const uint32_t columns = task.value_group * kBits;
     const uint32_t end = ((g + 1) * columns + kBlockColumns - 1) / kBlockColumns;
     for (uint32_t block = g * columns / kBlockColumns; block < end; block += kMost) {
       WithCount<kMost>(end - block < kMost ? end - block : kMost, [&](auto num_blocks) {
@@ -634,7 +629,7 @@ void LookUpValues(const PairTask& task, const RowRun& run, PairMemory& pairs, Ro
                              step_bytes,
                              steps,
                              rows.num_rows < kFewRows};
-          AddValues<kPlanes, decltype(num_rows)::value, kBlocks>(task, what, pairs, rows, row, g, block, fetch);
+          AddValues<kBits, decltype(num_rows)::value, kBlocks>(task, what, pairs, rows, row, g, block, fetch);
         });
       });
     }
@@ -645,14 +640,16 @@ void AttendPairPage(const PairTask& task, RowBlock& rows, PairMemory& pairs, Str
   CutAllRows(task, pairs, rows);
   ForRuns(rows.num_rows, [&](const RowRun& run) { LookUpKeys(task, run, pairs, rows, memory.fetch); });
   MakeWeights(task, rows, pairs, memory);
-  const uint32_t planes = ValuePlanes(task);
-  const auto look_up = planes == 2 ? LookUpValues<2> : planes == 4 ? LookUpValues<4> : LookUpValues<8>;
+  const auto look_up = task.value_bits == 2   ? LookUpValues<2>
+                       : task.value_bits == 3 ? LookUpValues<3>
+                       : task.value_bits == 4 ? LookUpValues<4>
+                                              : LookUpValues<8>;
   ForRuns(rows.num_rows, [&](const RowRun& run) { look_up(task, run, pairs, rows, memory.fetch); });
 }
 
 /// Sums by place to sums by channel.
 void OrderValues(const PairTask& task, const float* places, float* channels) {
-  switch (ValuePlanes(task)) {
+  switch (task.value_bits) {
     case 2: {
       const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
       const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
@@ -661,6 +658,22 @@ void OrderValues(const PairTask& task, const float* places, float* channels) {
         const auto odd = V::Load(places + c + V::kLanes);
         V::Store(channels + c, _mm512_permutex2var_ps(even, low, odd));
         V::Store(channels + c + V::kLanes, _mm512_permutex2var_ps(even, high, odd));
+      }
+      return;
+    }
+    case 3: {
+      const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+      const auto column = [&](uint32_t first, uint32_t plane) {
+        const __m512i n = _mm512_add_epi32(V::SetInt(static_cast<int32_t>(3 * first + plane)),
+                                           _mm512_add_epi32(lanes, _mm512_add_epi32(lanes, lanes)));
+        const __m512i lane = _mm512_and_si512(_mm512_srli_epi32(n, 2), V::SetInt(15));
+        const __m512i vector = _mm512_or_si512(_mm512_and_si512(n, V::SetInt(~63)),
+                                               _mm512_slli_epi32(_mm512_and_si512(n, V::SetInt(3)), 4));
+        return _mm512_i32gather_ps(_mm512_or_si512(vector, lane), places, sizeof *places);
+      };
+      for (uint32_t c = 0; c < task.head_dim; c += V::kLanes) {
+        const auto high = V::Fma(column(c, 2), V::Set(2.0F), column(c, 1));
+        V::Store(channels + c, V::Fma(high, V::Set(2.0F), column(c, 0)));
       }
       return;
     }

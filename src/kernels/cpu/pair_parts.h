@@ -39,24 +39,6 @@ inline const Half* TokenParams(const PairTask& task, size_t offset, uint32_t gro
   return copy;
 }
 
-/// 16 codes of three bits, lowest first, become 16 of four.
-inline uint64_t SpreadThreeBits(uint64_t x) {
-  x = (x & 0xFFFFFF) | (x & 0xFFFFFF000000) << 8;
-  x = (x & 0x00000FFF00000FFF) | (x & 0x00FFF00000FFF000) << 4;
-  x = (x & 0x003F003F003F003F) | (x & 0x0FC00FC00FC00FC0) << 2;
-  return (x & 0x0707070707070707) | (x & 0x3838383838383838) << 1;
-}
-
-/// A row of values of three bits, to four. Reads two bytes more than the row has: at the end, of the scales.
-inline void SpreadRow(uint32_t head_dim, const std::byte* codes, std::byte* spread) {
-  for (size_t i = 0; i < size_t{head_dim} / 16; ++i) {
-    uint64_t packed;
-    __builtin_memcpy(&packed, codes + i * 6, sizeof packed);
-    const uint64_t four_bits = SpreadThreeBits(packed & 0xFFFFFFFFFFFF);
-    __builtin_memcpy(spread + i * 8, &four_bits, sizeof four_bits);
-  }
-}
-
 /// Hides what a row does not see; its largest logit, or -infinity. token_at: of each position.
 template <class V, class TokenAt>
 float MaskPairRow(uint32_t hidden, uint32_t visible, uint32_t positions, const TokenAt& token_at, float* p) {
