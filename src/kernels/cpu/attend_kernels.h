@@ -114,9 +114,9 @@ struct StretchMemory {
 struct PairTask : PairPageTask {
   const std::byte* page;
   uint32_t value_groups;
-  const float* units;    ///< by place, of codes with their highest bit at bit 3: 2^(width - 4)
-  const float* middles;  ///< half of the largest of those codes
-  const uint16_t* sixes;
+  const float* units;     ///< by place, of codes with their highest bit at bit 3: 2^(width - 4)
+  const float* middles;   ///< half of the largest of those codes
+  const uint16_t* sixes;  ///< PairPlan::sixes, with its kNoPlane
   static constexpr uint16_t kNoPlane = 0xFFFF;
 };
 

@@ -262,6 +262,16 @@ TEST(PairPlan, PlanesFollowTheFormat) {
   EXPECT_EQ(plan.order()[2], 0);
   const std::vector<uint16_t> planes(plan.planes().begin(), plan.planes().begin() + 7);
   EXPECT_EQ(planes, (std::vector<uint16_t>{6, 32, 34, 7, 33, 35, 0}));
+  constexpr uint16_t kNone = PairPlan::kNoPlane;
+  const std::vector<uint16_t> sixes(plan.sixes().begin(), plan.sixes().end());
+  EXPECT_EQ(sixes, (std::vector<uint16_t>{34, 35, 0,     1,     2,     3,      //
+                                          32, 33, kNone, kNone, kNone, kNone,  //
+                                          6,  7,  kNone, kNone, kNone, kNone,  //
+                                          4,  5,  8,     9,     10,    11,     //
+                                          12, 13, 14,    15,    16,    17,     //
+                                          18, 19, 20,    21,    22,    23,     //
+                                          24, 25, 26,    27,    28,    29,     //
+                                          30, 31, kNone, kNone, kNone, kNone}));
 }
 
 }  // namespace
