@@ -9,23 +9,27 @@ namespace {
 /// What a block of columns adds to the places of a row: planes with their powers of two. `lanes` are the group's.
 template <int kBits>
 [[gnu::always_inline]] inline void AddPlaces(const __m512i (&sums)[2], V::F scale, __mmask16 lanes, float* out) {
-  const auto add = [&](uint32_t vector, __m512i begin, __m512i even, __m512i odd) {
-    const auto dot = V::ToFloats(_mm512_dpwssd_epi32(_mm512_dpwssd_epi32(begin, sums[0], even), sums[1], odd));
-    float* at = out + vector * V::kLanes;
-    V::Store(at, _mm512_mask3_fmadd_ps(dot, scale, V::Load(at), lanes));
+  const auto dot = [&sums](__m512i begin, __m512i even, __m512i odd) {
+    return V::ToFloats(_mm512_dpwssd_epi32(_mm512_dpwssd_epi32(begin, sums[0], even), sums[1], odd));
+  };
+  const auto add = [scale, lanes](V::F places, float* at) {
+    V::Store(at, _mm512_mask3_fmadd_ps(places, scale, V::Load(at), lanes));
   };
   if constexpr (kBits == 2) {
-    add(0, V::SetInt(kHalf * 3), V::SetInt(1), V::SetInt(2));
-    add(1, V::SetInt(kHalf * 3), V::SetInt(1 << 16), V::SetInt(2 << 16));
+    const auto begin = V::SetInt(kHalf * 3);
+    const auto first = dot(begin, V::SetInt(1), V::SetInt(2));
+    const auto second = dot(begin, V::SetInt(1 << 16), V::SetInt(2 << 16));
+    add(first, out);
+    add(second, out + V::kLanes);
   } else if constexpr (kBits == 3) {
-    add(0, V::SetInt(kHalf), V::SetInt(1), V::SetInt(0));
-    add(1, V::SetInt(kHalf), V::SetInt(0), V::SetInt(1));
-    add(2, V::SetInt(kHalf), V::SetInt(1 << 16), V::SetInt(0));
-    add(3, V::SetInt(kHalf), V::SetInt(0), V::SetInt(1 << 16));
+    for (int k = 0; k < 2; ++k) {
+      add(V::ToFloats(_mm512_dpwssd_epi32(V::SetInt(kHalf), sums[k], V::SetInt(1))), out + k * 16);
+      add(V::ToFloats(_mm512_dpwssd_epi32(V::SetInt(kHalf), sums[k], V::SetInt(1 << 16))), out + k * 16 + 32);
+    }
   } else {
     const int64_t begin = int64_t{kBits == 8 ? kHalf * 0xF0 : kHalf * 0xF} << 32 | kHalf * 0xF;
     const auto even = _mm512_set1_epi64((kBits == 8 ? 0x0040001000000000 : 0x0004000100000000) | 0x00040001);
-    add(0, _mm512_set1_epi64(begin), even, _mm512_slli_epi16(even, 1));
+    add(dot(_mm512_set1_epi64(begin), even, _mm512_slli_epi16(even, 1)), out);
   }
 }
 
@@ -39,11 +43,15 @@ inline __mmask16 GroupLanes(int32_t first, int32_t columns) {
 template <int kBits, int kRows, int kBlocks>
 void AddValues(const PairTask& task, const LookUps& what, PairMemory& pairs, RowBlock& rows, uint32_t first_row,
                uint32_t group, uint32_t first_block, Fetch& fetch) {
+  const auto columns = static_cast<int32_t>(task.value_group * kBits);
+  __mmask16 lanes[kBlocks];
   __m512i acc[kRows][kBlocks][2];
   KVANT_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (int b = 0; b < kBlocks; ++b) {
+    const int32_t begin = (static_cast<int32_t>(first_block) + b) * static_cast<int32_t>(kBlockColumns);
+    lanes[b] = GroupLanes(static_cast<int32_t>(group) * columns - begin, columns);
     KVANT_UNROLL
-    for (int b = 0; b < kBlocks; ++b) {
+    for (int r = 0; r < kRows; ++r) {
       acc[r][b][0] = _mm512_set1_epi16(static_cast<int16_t>(-kHalf));
       acc[r][b][1] = _mm512_set1_epi16(static_cast<int16_t>(-kHalf));
     }
@@ -51,17 +59,14 @@ void AddValues(const PairTask& task, const LookUps& what, PairMemory& pairs, Row
   Fetch next = fetch;
   LookUp<kRows, kBlocks>(what, acc, next);
   fetch = next;
-  const auto columns = static_cast<int32_t>(task.value_group * kBits);
   KVANT_UNROLL
-  for (int b = 0; b < kBlocks; ++b) {
-    const uint32_t block = first_block + static_cast<uint32_t>(b);
-    const auto begin = static_cast<int32_t>(block * kBlockColumns);
-    const __mmask16 lanes = GroupLanes(static_cast<int32_t>(group) * columns - begin, columns);
+  for (int r = 0; r < kRows; ++r) {
+    const uint32_t row = first_row + static_cast<uint32_t>(r);
+    const auto scale = V::Set(pairs.p_scale[row][group]);
+    float* out = rows.pair.out + size_t{row} * rows.pair.value_places + first_block * BlockPlaces(kBits);
     KVANT_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const uint32_t row = first_row + static_cast<uint32_t>(r);
-      float* out = rows.pair.out + size_t{row} * rows.pair.value_places + block * BlockPlaces(kBits);
-      AddPlaces<kBits>(acc[r][b], V::Set(pairs.p_scale[row][group]), lanes, out);
+    for (int b = 0; b < kBlocks; ++b) {
+      AddPlaces<kBits>(acc[r][b], scale, lanes[b], out + b * static_cast<int>(BlockPlaces(kBits)));
     }
   }
 }
