@@ -121,8 +121,9 @@ void RaiseMax(float max, uint32_t value_channels, RowBlock& rows, uint32_t row) 
     }
   };
   scale(rows.out + size_t{row} * value_channels, value_channels);
-  scale(rows.sum[row], V::kLanes);
-  scale(rows.zero[row], V::kLanes);
+  // All lanes: where pages are met by other kernels than sinks and residual, those may have filled more than these do.
+  scale(rows.sum[row], kMaxLanes);
+  scale(rows.zero[row], kMaxLanes);
   if (rows.pair.active) {
     scale(rows.pair.out + size_t{row} * rows.pair.value_places, rows.pair.value_places);
     const size_t zeros = size_t{rows.pair.value_groups} * kMaxLanes;
