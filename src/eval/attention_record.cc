@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "eval/divergence.h"
 #include "eval/plain_head.h"
 #include "kvant/base/check.h"
 
@@ -28,27 +29,6 @@ float Dot(const float* a, const float* b, uint32_t count) {
     sum += partial;
   }
   return sum;
-}
-
-// In place: logits to log probabilities.
-void LogSoftmax(std::span<double> row) {
-  const double largest = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (const double x : row) {
-    sum += std::exp(x - largest);
-  }
-  const double shift = largest + std::log(sum);
-  for (double& x : row) {
-    x -= shift;
-  }
-}
-
-double Divergence(std::span<const double> expected, std::span<const double> actual) {
-  double kl = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    kl += std::exp(expected[i]) * (expected[i] - actual[i]);
-  }
-  return kl;
 }
 
 }  // namespace
@@ -133,9 +113,9 @@ double AttentionRecord::DivergenceOfQuery(const PlainHead& stored, uint32_t laye
       expected.push_back(logit(exact.data() + size_t{token} * params_.head_dim));
       actual.push_back(token < prompt_tokens_ ? logit(stored.key(token)) : expected.back());
     }
-    LogSoftmax(expected);
-    LogSoftmax(actual);
-    sum += eval::Divergence(expected, actual);
+    LogSoftmax<double>(expected);
+    LogSoftmax<double>(actual);
+    sum += eval::Divergence<double>(expected, actual);
   }
   return sum;
 }

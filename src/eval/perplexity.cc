@@ -6,6 +6,7 @@
 #include <string>
 
 #include "eval/attention_record.h"
+#include "eval/divergence.h"
 #include "eval/recorded_prompt.h"
 #include "eval/round_trip.h"
 #include "kvant/base/thread_pool.h"
@@ -22,27 +23,6 @@ struct Pass {
   std::optional<std::vector<double>> attention_divergences;
   codec::BitsPerElement bits;
 };
-
-// In place: logits to log probabilities.
-void LogSoftmax(std::span<float> row) {
-  const float largest = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (const float x : row) {
-    sum += std::exp(x - largest);
-  }
-  const float shift = largest + static_cast<float>(std::log(sum));
-  for (float& x : row) {
-    x -= shift;
-  }
-}
-
-double Divergence(std::span<const float> expected, std::span<const float> actual) {
-  double kl = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    kl += std::exp(static_cast<double>(expected[i])) * (static_cast<double>(expected[i]) - actual[i]);
-  }
-  return kl;
-}
 
 Estimate EstimateOf(std::span<const double> values) {
   const auto n = static_cast<double>(values.size());
@@ -166,8 +146,9 @@ class WindowScorer {
   void Score(uint32_t first, uint32_t rows, std::span<const float> logits, const Pass* reference, Pass* pass) {
     const size_t vocab_size = logits.size() / rows;
     std::vector<float> log_probabilities(logits.begin(), logits.end());
-    engine_.backend().pool().ParallelFor(
-        rows, [&](size_t row, int) { LogSoftmax(std::span(log_probabilities).subspan(row * vocab_size, vocab_size)); });
+    engine_.backend().pool().ParallelFor(rows, [&](size_t row, int) {
+      LogSoftmax<float>(std::span(log_probabilities).subspan(row * vocab_size, vocab_size));
+    });
     for (uint32_t row = 0; row < rows; ++row) {
       const std::span<const float> p = std::span(log_probabilities).subspan(row * vocab_size, vocab_size);
       const uint32_t position = first + row;
@@ -182,7 +163,7 @@ class WindowScorer {
       } else {
         const size_t kl_row = pass->divergences.size();
         pass->divergences.push_back(static_cast<float>(
-            Divergence(std::span(reference->distributions).subspan(kl_row * vocab_size, vocab_size), p)));
+            Divergence<float>(std::span(reference->distributions).subspan(kl_row * vocab_size, vocab_size), p)));
       }
     }
   }
