@@ -98,12 +98,7 @@ Status LayerCache::MoveToPages(uint32_t skipped, uint32_t count, ThreadPool* poo
 }
 
 void LayerCache::WritePairHeader(std::span<std::byte> block) const {
-  codec::PutPairFormat(*pair_format_, block.first(codec::kPairFormatBytes));
-  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-    codec::PutWidthMap(
-        plans_[kv_head].map(),
-        block.subspan(codec::kPairFormatBytes + kv_head * pair_format_->map_bytes(), pair_format_->map_bytes()));
-  }
+  codec::PutPairMaps(*pair_format_, maps().widths, block);
 }
 
 // The residual's tokens from `first` on, page by page.
@@ -116,14 +111,10 @@ void LayerCache::WritePages(uint32_t kv_head, uint32_t first, std::span<std::byt
 }
 
 Status LayerCache::AdoptPairHeader(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) {
-  std::vector<codec::WidthMap> maps;
+  KVANT_ASSIGN_OR_RETURN(std::vector<codec::WidthMap> maps,
+                         codec::TakeWidthMaps(*layout.pairs, shape_.num_kv_heads, block));
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-    const size_t map_bytes = layout.pairs->map_bytes();
-    KVANT_ASSIGN_OR_RETURN(
-        codec::WidthMap map,
-        codec::TakeWidthMap(*layout.pairs, block.subspan(codec::kPairFormatBytes + kv_head * map_bytes, map_bytes)));
-    maps.push_back(std::move(map));
-    const codec::PairPageLayout page_layout = codec::PairPageLayout::Make(layout.pairs->format, maps.back());
+    const codec::PairPageLayout page_layout = codec::PairPageLayout::Make(layout.pairs->format, maps[kv_head]);
     const std::span<const std::byte> pages = codec::HeadOf(layout, block, kv_head).pages;
     for (size_t at = 0; at < pages.size(); at += page_layout.total_bytes) {
       KVANT_RETURN_IF_ERROR(CheckScales(page_layout, pages.subspan(at, page_layout.total_bytes), kv_head));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "kvant/base/check.h"
 
@@ -51,7 +52,9 @@ PairBlockFormat PairBlockFormatOf(const PairPrecision& precision, uint32_t head_
   return block;
 }
 
-void PutPairFormat(const PairBlockFormat& block, std::span<std::byte> bytes) {
+namespace {
+
+void PutFormat(const PairBlockFormat& block, std::span<std::byte> bytes) {
   const PairFormat& format = block.format;
   const Fields fields{kPairPageVersion,
                       static_cast<uint8_t>(format.value_bits),
@@ -72,6 +75,44 @@ void PutWidthMap(const WidthMap& map, std::span<std::byte> bytes) {
   for (size_t i = 0; i < map.widths.size(); ++i) {
     bytes[i / 2] |= static_cast<std::byte>(map.widths[i] << (i % 2 * 4));
   }
+}
+
+Result<WidthMap> TakeWidthMap(const PairBlockFormat& block, std::span<const std::byte> bytes) {
+  WidthMap map{block.pairs, std::vector<uint8_t>(block.format.head_dim / 2)};
+  for (size_t i = 0; i < map.widths.size(); ++i) {
+    map.widths[i] = std::to_integer<uint8_t>(bytes[i / 2] >> (i % 2 * 4) & std::byte{0xF});
+  }
+  const bool known = std::all_of(map.widths.begin(), map.widths.end(),
+                                 [](uint8_t width) { return width >= 1 && width <= WidthMap::kMaxKeyBits; });
+  if (!known || map.BitsPerKey() != block.bits_per_key) {
+    return Status(StatusCode::kCorruption, "a width map of other widths or bits than the pages have");
+  }
+  return map;
+}
+
+/// Where a KV head's map lies behind the format.
+template <typename Byte>
+std::span<Byte> MapOf(const PairBlockFormat& block, std::span<Byte> bytes, size_t kv_head) {
+  return bytes.subspan(kPairFormatBytes + kv_head * block.map_bytes(), block.map_bytes());
+}
+
+}  // namespace
+
+void PutPairMaps(const PairBlockFormat& block, std::span<const WidthMap> maps, std::span<std::byte> bytes) {
+  PutFormat(block, bytes);
+  for (size_t kv_head = 0; kv_head < maps.size(); ++kv_head) {
+    PutWidthMap(maps[kv_head], MapOf(block, bytes, kv_head));
+  }
+}
+
+Result<std::vector<WidthMap>> TakeWidthMaps(const PairBlockFormat& block, uint32_t num_kv_heads,
+                                            std::span<const std::byte> bytes) {
+  std::vector<WidthMap> maps;
+  for (uint32_t kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
+    KVANT_ASSIGN_OR_RETURN(WidthMap map, TakeWidthMap(block, MapOf(block, bytes, kv_head)));
+    maps.push_back(std::move(map));
+  }
+  return maps;
 }
 
 Result<PairBlockFormat> TakePairFormat(uint32_t head_dim, std::span<const std::byte> bytes) {
@@ -103,19 +144,6 @@ Result<PairBlockFormat> TakePairFormat(uint32_t head_dim, std::span<const std::b
                   "key bits a token " + std::to_string(block.bits_per_key) + ", must be even and 1 to 4 a channel");
   }
   return block;
-}
-
-Result<WidthMap> TakeWidthMap(const PairBlockFormat& block, std::span<const std::byte> bytes) {
-  WidthMap map{block.pairs, std::vector<uint8_t>(block.format.head_dim / 2)};
-  for (size_t i = 0; i < map.widths.size(); ++i) {
-    map.widths[i] = std::to_integer<uint8_t>(bytes[i / 2] >> (i % 2 * 4) & std::byte{0xF});
-  }
-  const bool known = std::all_of(map.widths.begin(), map.widths.end(),
-                                 [](uint8_t width) { return width >= 1 && width <= WidthMap::kMaxKeyBits; });
-  if (!known || map.BitsPerKey() != block.bits_per_key) {
-    return Status(StatusCode::kCorruption, "a width map of other widths or bits than the pages have");
-  }
-  return map;
 }
 
 }  // namespace kvant::codec

@@ -1,7 +1,6 @@
 #include "engine/identity.h"
 
 #include <span>
-#include <string>
 
 #include "kvant/base/hash.h"
 
@@ -37,13 +36,6 @@ wire::ModelIdentity IdentityOf(const Engine& engine, const Tokenizer& tokenizer)
           .rope_layout = rope.layout == RopeLayout::kHalves ? wire::RopeLayout::kHalves : wire::RopeLayout::kAdjacent,
           .rope_base = rope.base,
           .rope_digest = RopeDigest(engine)};
-}
-
-Status CheckKeptOf(const wire::ModelIdentity& kept, const Engine& engine, const Tokenizer& tokenizer) {
-  const std::string difference = wire::DifferenceOf(kept, IdentityOf(engine, tokenizer));
-  return difference.empty() ? OkStatus()
-                            : Status(StatusCode::kMismatch,
-                                     "kept of another model (sender is the file, receiver this model): " + difference);
 }
 
 }  // namespace kvant::engine

@@ -2,19 +2,14 @@
 
 #include <utility>
 
-#include "engine/frames_in_order.h"
-#include "engine/identity.h"
-#include "engine/new_file.h"
+#include "engine/kept_head.h"
 #include "engine/pair_maps.h"
 #include "kvant/base/hash.h"
 #include "kvant/engine/prompt_encoder.h"
 #include "kvant/wire/maps_frame.h"
-#include "kvant/wire/messages.h"
 
 namespace kvant::engine {
 namespace {
-
-constexpr uint64_t kSessionNumber = 1;
 
 // The same rule, measured of what passes by.
 codec::Precision OfThePrompt(codec::Precision precision) {
@@ -61,10 +56,6 @@ Status CheckLength(const codec::Precision& precision, size_t num_tokens) {
                           codec::PrecisionWord(precision) + ", which need " + std::to_string(needed));
 }
 
-wire::MapsFrame FrameOf(const Profile& profile, const codec::CacheShape& shape, uint32_t layer) {
-  return {layer, shape, profile.layers[layer]};
-}
-
 Status CheckMaps(const wire::MapsFrame& maps, uint32_t layer, const wire::Hello& hello,
                  const codec::Precision& precision) {
   if (maps.layer != layer || maps.shape != hello.model.shape ||
@@ -72,8 +63,7 @@ Status CheckMaps(const wire::MapsFrame& maps, uint32_t layer, const wire::Hello&
     return {StatusCode::kCorruption, "not the maps of layer " + std::to_string(layer) + " of what the hello says"};
   }
   const uint32_t head_dim = hello.model.shape.head_dim;
-  if (precision.pairs && (maps.maps.pairs->format != precision.pairs->FormatOf(head_dim) ||
-                          maps.maps.pairs->rotated_values != precision.pairs->rotate_values)) {
+  if (precision.pairs && !maps.maps.pairs->IsOf(*precision.pairs, head_dim)) {
     return {StatusCode::kCorruption, "maps of another format than " + codec::PrecisionWord(precision) + " has"};
   }
   return OkStatus();
@@ -125,14 +115,10 @@ Result<Profile> Calibrate(Engine& engine, const codec::Precision& precision, std
 
 Status SaveProfile(const std::string& path, const Engine& engine, const Tokenizer& tokenizer, const Profile& profile) {
   KVANT_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
-  KVANT_RETURN_IF_ERROR(file.Write(wire::EncodeSession(kSessionNumber, codec::PrecisionWord(profile.precision))));
-  KVANT_RETURN_IF_ERROR(file.Write(wire::EncodeHello(kSessionNumber, {.model = IdentityOf(engine, tokenizer),
-                                                                      .precision = profile.precision,
-                                                                      .num_prompt_tokens = profile.num_tokens,
-                                                                      .num_context_tokens = profile.num_tokens})));
+  KVANT_RETURN_IF_ERROR(WriteKeptHead(engine, tokenizer, profile.precision, profile.num_tokens, file));
   const codec::CacheShape shape = engine.model().cache_shape();
   for (uint32_t layer = 0; layer < profile.layers.size(); ++layer) {
-    KVANT_RETURN_IF_ERROR(file.Write(wire::EncodeMaps(kSessionNumber, FrameOf(profile, shape, layer))));
+    KVANT_RETURN_IF_ERROR(file.Write(wire::EncodeMaps(kKeptSession, {layer, shape, profile.layers[layer]})));
   }
   return file.Finish();
 }
@@ -142,17 +128,14 @@ Result<Profile> LoadProfile(const std::string& path, const Engine& engine, const
   KVANT_ASSIGN_OR_RETURN(const wire::FrameView word, file.Next(wire::FrameType::kSession));
   Result<codec::Precision> precision = PrecisionOf(word);
   KVANT_RETURN_IF_ERROR(AsDamage(precision.status()).WithContext(path));
-  KVANT_ASSIGN_OR_RETURN(const wire::FrameView first, file.Next(wire::FrameType::kHello));
-  const Result<wire::Hello> hello = wire::DecodeHello(first);
-  KVANT_RETURN_IF_ERROR(AsDamage(hello.status()).WithContext(path));
-  KVANT_RETURN_IF_ERROR(CheckKeptOf(hello->model, engine, tokenizer).WithContext(path));
-  Profile profile{*precision, {}, hello->num_prompt_tokens};
-  for (uint32_t layer = 0; layer < hello->model.shape.num_layers; ++layer) {
+  KVANT_ASSIGN_OR_RETURN(const wire::Hello hello, TakeKeptHello(path, engine, tokenizer, file));
+  Profile profile{*precision, {}, hello.num_prompt_tokens};
+  for (uint32_t layer = 0; layer < hello.model.shape.num_layers; ++layer) {
     const std::string where = path + ", layer " + std::to_string(layer);
     KVANT_ASSIGN_OR_RETURN(const wire::FrameView frame, file.Next(wire::FrameType::kMaps));
     Result<wire::MapsFrame> maps = wire::DecodeMaps(frame);
     KVANT_RETURN_IF_ERROR(AsDamage(maps.status()).WithContext(where));
-    KVANT_RETURN_IF_ERROR(CheckMaps(*maps, layer, *hello, profile.precision).WithContext(where));
+    KVANT_RETURN_IF_ERROR(CheckMaps(*maps, layer, hello, profile.precision).WithContext(where));
     profile.layers.push_back(std::move(maps->maps));
   }
   KVANT_RETURN_IF_ERROR(file.End());

@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/frames_in_order.h"
-#include "engine/identity.h"
-#include "engine/new_file.h"
+#include "engine/kept_head.h"
 #include "kvant/base/check.h"
 #include "kvant/wire/layer_frame.h"
-#include "kvant/wire/messages.h"
 
 namespace kvant::engine {
 namespace {
-
-constexpr uint64_t kSessionNumber = 1;
 
 Status CheckWord(const wire::FrameView& frame, const codec::Precision& kv) {
   const Result<std::string> decoded = wire::DecodeSession(frame);
@@ -29,9 +24,7 @@ Status CheckLayer(const wire::LayerView& view, uint32_t layer, const wire::Hello
     return {StatusCode::kCorruption, "not layer " + std::to_string(layer) + " of what the hello says"};
   }
   const uint32_t head_dim = hello.model.shape.head_dim;
-  if (kv.pairs && view.layout.pairs &&
-      (view.layout.pairs->format != kv.pairs->FormatOf(head_dim) ||
-       view.layout.pairs->rotated_values != kv.pairs->rotate_values)) {
+  if (kv.pairs && view.layout.pairs && !view.layout.pairs->IsOf(*kv.pairs, head_dim)) {
     return {StatusCode::kMismatch, "kept in pages of another format than " + codec::PrecisionWord(kv) + " has"};
   }
   return OkStatus();
@@ -67,19 +60,15 @@ Status SaveSession(const std::string& path, const Engine& engine, const Tokenize
   KVANT_RETURN_IF_ERROR(CheckSessionPrecision(sequence.precision()));
   const auto count = static_cast<uint32_t>(tokens.size());
   KVANT_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
-  KVANT_RETURN_IF_ERROR(file.Write(wire::EncodeSession(kSessionNumber, codec::PrecisionWord(sequence.precision()))));
-  KVANT_RETURN_IF_ERROR(file.Write(wire::EncodeHello(kSessionNumber, {.model = IdentityOf(engine, tokenizer),
-                                                                      .precision = sequence.precision(),
-                                                                      .num_prompt_tokens = count,
-                                                                      .num_context_tokens = count})));
+  KVANT_RETURN_IF_ERROR(WriteKeptHead(engine, tokenizer, sequence.precision(), count, file));
   for (uint32_t layer = 0; layer < sequence.shape().num_layers; ++layer) {
     const cache::LayerCache& cache = sequence.layer(layer);
-    KVANT_ASSIGN_OR_RETURN(wire::BlockFrame frame, wire::AllocateLayer(kSessionNumber, layer, cache.block_layout()));
+    KVANT_ASSIGN_OR_RETURN(wire::BlockFrame frame, wire::AllocateLayer(kKeptSession, layer, cache.block_layout()));
     cache.ExportBlock(frame.block(), nullptr);
     KVANT_RETURN_IF_ERROR(file.Write(std::move(frame).Seal()));
   }
   KVANT_RETURN_IF_ERROR(file.Write(
-      wire::EncodeFinish(kSessionNumber, {.prompt_tokens = {tokens.begin(), tokens.end()}, .first_position = count})));
+      wire::EncodeFinish(kKeptSession, {.prompt_tokens = {tokens.begin(), tokens.end()}, .first_position = count})));
   return file.Finish();
 }
 
@@ -88,11 +77,7 @@ Result<Session> LoadSession(const std::string& path, const Engine& engine, const
   KVANT_ASSIGN_OR_RETURN(FramesInOrder file, FramesInOrder::Open(path));
   KVANT_ASSIGN_OR_RETURN(const wire::FrameView kept, file.Next(wire::FrameType::kSession));
   const Status word = CheckWord(kept, kv);
-  KVANT_ASSIGN_OR_RETURN(const wire::FrameView first, file.Next(wire::FrameType::kHello));
-  Result<wire::Hello> decoded = wire::DecodeHello(first);
-  KVANT_RETURN_IF_ERROR(AsDamage(decoded.status()).WithContext(path));
-  const wire::Hello& hello = *decoded;
-  KVANT_RETURN_IF_ERROR(CheckKeptOf(hello.model, engine, tokenizer).WithContext(path));
+  KVANT_ASSIGN_OR_RETURN(const wire::Hello hello, TakeKeptHello(path, engine, tokenizer, file));
   KVANT_RETURN_IF_ERROR(word.WithContext(path));
   KVANT_ASSIGN_OR_RETURN(cache::Sequence sequence, engine.NewSequence(kv, account));
   Session session{std::move(sequence), {}};

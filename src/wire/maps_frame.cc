@@ -18,26 +18,9 @@ uint64_t EqualizationBytes(const codec::CacheShape& shape) {
   return uint64_t{2} * sizeof(Half) * shape.num_kv_heads * shape.head_dim;
 }
 
-void PutWidths(const codec::LayerMaps& maps, ByteWriter& writer) {
-  std::vector<std::byte> bytes(codec::kPairFormatBytes + maps.widths.size() * maps.pairs->map_bytes());
-  codec::PutPairFormat(*maps.pairs, std::span(bytes).first(codec::kPairFormatBytes));
-  for (size_t head = 0; head < maps.widths.size(); ++head) {
-    codec::PutWidthMap(
-        maps.widths[head],
-        std::span(bytes).subspan(codec::kPairFormatBytes + head * maps.pairs->map_bytes(), maps.pairs->map_bytes()));
-  }
-  writer.PutBytes(bytes);
-}
-
 Status TakeWidths(const codec::CacheShape& shape, std::span<const std::byte> bytes, codec::LayerMaps* maps) {
   KVANT_ASSIGN_OR_RETURN(maps->pairs, codec::TakePairFormat(shape.head_dim, bytes.first(codec::kPairFormatBytes)));
-  const size_t map_bytes = maps->pairs->map_bytes();
-  for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
-    KVANT_ASSIGN_OR_RETURN(
-        codec::WidthMap map,
-        codec::TakeWidthMap(*maps->pairs, bytes.subspan(codec::kPairFormatBytes + head * map_bytes, map_bytes)));
-    maps->widths.push_back(std::move(map));
-  }
+  KVANT_ASSIGN_OR_RETURN(maps->widths, codec::TakeWidthMaps(*maps->pairs, shape.num_kv_heads, bytes));
   return OkStatus();
 }
 
@@ -67,7 +50,7 @@ Result<Buffer> EncodeMaps(uint64_t session, const MapsFrame& frame) {
   writer.Put(frame.shape.head_dim);
   writer.Put(uint64_t{0});
   if (widths) {
-    PutWidths(frame.maps, writer);
+    codec::PutPairMaps(*frame.maps.pairs, frame.maps.widths, buffer.bytes().subspan(kHeaderBytes + kMapsBytes));
   } else {
     writer.PutBytes(std::as_bytes(std::span(frame.maps.equalization->mean)));
     writer.PutBytes(std::as_bytes(std::span(frame.maps.equalization->scale)));

@@ -273,14 +273,12 @@ std::vector<float> EncodePairBlockRef(const codec::LayerBlockLayout& layout, con
   const codec::PairFormat& format = layout.pairs->format;
   const codec::TokenSplit& split = layout.split;
   const size_t page_floats = size_t{format.page_tokens} * rows.head_dim;
-  codec::PutPairFormat(*layout.pairs, block.first(codec::kPairFormatBytes));
+  codec::PutPairMaps(*layout.pairs, maps, block);
   std::vector<float> keys(rows.keys.size());
   std::vector<float> values(keys.size());
   ToFloat(rows.keys, keys);
   ToFloat(rows.values, values);
   for (uint32_t h = 0; h < layout.shape.num_kv_heads; ++h) {
-    codec::PutWidthMap(
-        maps[h], block.subspan(codec::kPairFormatBytes + h * layout.pairs->map_bytes(), layout.pairs->map_bytes()));
     const codec::LayerBlockHead<std::byte> head = codec::HeadOf(layout, block, h);
     const uint32_t tail = split.num_sinks + split.num_encoded;
     CopyRows(rows.keys.data() + rows.Row(h, 0), head.sink_keys);

@@ -31,19 +31,24 @@ struct PairBlockFormat {
 
   size_t page_bytes() const;
   size_t map_bytes() const { return format.head_dim / 4; }  ///< of one KV head
+  /// Whether pages of a precision are so, whatever their maps.
+  bool IsOf(const PairPrecision& precision, uint32_t head_dim) const {
+    return format == precision.FormatOf(head_dim) && rotated_values == precision.rotate_values;
+  }
 };
 
 /// Requires one map a KV head, all of format's head dimension and of equal bits, or none at all
 PairBlockFormat PairBlockFormatOf(const PairPrecision& precision, uint32_t head_dim, PairLayout pairs,
                                   std::span<const WidthMap> maps);
 
-void PutPairFormat(const PairBlockFormat& format, std::span<std::byte> bytes);
-void PutWidthMap(const WidthMap& map, std::span<std::byte> bytes);
+/// The format, then a map a KV head. Requires bytes.size() >= kPairFormatBytes + maps.size() · format.map_bytes()
+void PutPairMaps(const PairBlockFormat& format, std::span<const WidthMap> maps, std::span<std::byte> bytes);
 /// Requires bytes.size() == kPairFormatBytes
 /// Errors   kVersionUnsupported; kInvalidArgument: a field out of range; kModelUnsupported: a head dimension
 Result<PairBlockFormat> TakePairFormat(uint32_t head_dim, std::span<const std::byte> bytes);
-/// Requires bytes.size() == format.map_bytes()
+/// The maps behind the format. Requires bytes.size() >= kPairFormatBytes + num_kv_heads · format.map_bytes()
 /// Errors   kCorruption: a width that there is not, or other bits than the format says
-Result<WidthMap> TakeWidthMap(const PairBlockFormat& format, std::span<const std::byte> bytes);
+Result<std::vector<WidthMap>> TakeWidthMaps(const PairBlockFormat& format, uint32_t num_kv_heads,
+                                            std::span<const std::byte> bytes);
 
 }  // namespace kvant::codec

@@ -165,7 +165,7 @@ TEST(PairPage, ABlockSaysItsRuleForOneBit) {
   const PairBlockFormat block{
       {64, 128, 2, 64, PairRule::kMidRise, PairRule::kMinMax, OneBitRule::kMeans}, PairLayout::kHalfSplit, false, 128};
   std::vector<std::byte> bytes(kPairFormatBytes);
-  PutPairFormat(block, bytes);
+  PutPairMaps(block, {}, bytes);
   EXPECT_EQ(TakePairFormat(64, bytes).value(), block);
   for (const auto& [offset, value] : {std::pair(12U, 3), std::pair(13U, 1), std::pair(15U, 1)}) {
     std::vector<std::byte> changed = bytes;
