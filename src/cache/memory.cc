@@ -22,16 +22,19 @@ MemoryAccount::~MemoryAccount() {
   FreeSlabs();
 }
 
+Status MemoryAccount::Reclaiming(const std::function<Status()>& attempt) {
+  Status status = attempt();
+  while (status.code() == StatusCode::kCapacityExceeded && reclaim_ && reclaim_()) {
+    status = attempt();
+  }
+  return status;
+}
+
 Status MemoryAccount::CheckRoom(uint64_t bytes) {
-  const auto check = [&] {
+  return Reclaiming([&] {
     const std::lock_guard lock(mutex_);
     return CheckRoomLocked(bytes);
-  };
-  Status room = check();
-  while (!room.ok() && reclaim_ && reclaim_()) {
-    room = check();
-  }
-  return room;
+  });
 }
 
 Status MemoryAccount::CheckRoomLocked(uint64_t bytes) const {
@@ -45,8 +48,12 @@ Status MemoryAccount::CheckRoomLocked(uint64_t bytes) const {
 
 Result<std::byte*> MemoryAccount::AllocatePage(uint64_t bytes) {
   KVANT_CHECK(bytes > 0 && bytes % 64 == 0, "records are padded to 64 bytes");
-  KVANT_RETURN_IF_ERROR(CheckRoom(bytes));
-  return TryAllocatePage(bytes);
+  std::byte* page = nullptr;
+  KVANT_RETURN_IF_ERROR(Reclaiming([&]() -> Status {
+    KVANT_ASSIGN_OR_RETURN(page, TryAllocatePage(bytes));
+    return OkStatus();
+  }));
+  return page;
 }
 
 Result<std::byte*> MemoryAccount::TryAllocatePage(uint64_t bytes) {

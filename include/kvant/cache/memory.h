@@ -50,6 +50,8 @@ class MemoryAccount {
  private:
   Status CheckRoomLocked(uint64_t bytes) const;
   Result<std::byte*> TryAllocatePage(uint64_t bytes);
+  /// Again and again while there is no room and something can be reclaimed.
+  Status Reclaiming(const std::function<Status()>& attempt);
   Status CutSlab(uint64_t page_bytes);
   void FreeSlabs();
 
