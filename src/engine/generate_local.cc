@@ -47,13 +47,13 @@ cache::PrefixKey KeyOf(const Engine& engine, const codec::Precision& kv) {
 }
 
 Result<cache::Sequence> Begin(Engine& engine, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                              const codec::Precision& kv, const GenerateOptions& options, cache::MemoryAccount* account,
-                              GenerateReport* report) {
+                              const codec::Precision& kv, const GenerateOptions& options, const cache::PrefixKey& key,
+                              cache::MemoryAccount* account, GenerateReport* report) {
   if (!options.session.empty()) {
     return TakeUp(engine, tokenizer, prompt, kv, options.session, account, report);
   }
   if (options.prefixes != nullptr) {
-    if (std::optional<cache::Sequence> found = options.prefixes->Find(KeyOf(engine, kv), prompt)) {
+    if (std::optional<cache::Sequence> found = options.prefixes->Find(key, prompt)) {
       report->cached_tokens = found->num_tokens();
       return std::move(*found);
     }
@@ -63,11 +63,11 @@ Result<cache::Sequence> Begin(Engine& engine, const Tokenizer& tokenizer, std::s
 
 // After an answer: the prompt and what was decoded are in the cache.
 Status Keep(const Engine& engine, const Tokenizer& tokenizer, std::span<const int32_t> prompt, const Answer& answer,
-            const cache::Sequence& sequence, const GenerateOptions& options) {
+            const cache::Sequence& sequence, const GenerateOptions& options, const cache::PrefixKey& key) {
   std::vector<int32_t> tokens(prompt.begin(), prompt.end());
   tokens.insert(tokens.end(), answer.decoded().begin(), answer.decoded().end());
   if (options.prefixes != nullptr) {
-    options.prefixes->Keep(KeyOf(engine, sequence.precision()), tokens, sequence);
+    options.prefixes->Keep(key, tokens, sequence);
   }
   return options.session.empty() ? OkStatus() : SaveSession(options.session, engine, tokenizer, sequence, tokens);
 }
@@ -86,8 +86,10 @@ Result<GenerateReport> GenerateLocal(Engine& engine, const Tokenizer& tokenizer,
   }
   cache::MemoryAccount own(options.memory_limit_bytes);
   cache::MemoryAccount* account = options.prefixes != nullptr ? options.prefixes->account() : &own;
+  const cache::PrefixKey key = options.prefixes != nullptr ? KeyOf(engine, kv) : cache::PrefixKey();
   GenerateReport report;
-  KVANT_ASSIGN_OR_RETURN(cache::Sequence sequence, Begin(engine, tokenizer, prompt, kv, options, account, &report));
+  KVANT_ASSIGN_OR_RETURN(cache::Sequence sequence,
+                         Begin(engine, tokenizer, prompt, kv, options, key, account, &report));
   EncodeInPlace encode(kv, codec::PromptTail::kByPosition, &engine.backend().pool());
   PrefillOptions prefill;
   prefill.cancelled = callbacks.cancelled;
@@ -99,14 +101,14 @@ Result<GenerateReport> GenerateLocal(Engine& engine, const Tokenizer& tokenizer,
   report.prompt_tokens = static_cast<uint32_t>(prompt.size());
   report.prefill_ms = MillisecondsBetween(begin, Clock::now());
   if (options.prefixes != nullptr) {
-    options.prefixes->Keep(KeyOf(engine, kv), prompt, sequence);
+    options.prefixes->Keep(key, prompt, sequence);
   }
   sampler->AcceptPrompt(prompt);
   KVANT_ASSIGN_OR_RETURN(const int32_t first_token, sampler->Sample(logits));
   report.ttft_ms = MillisecondsBetween(begin, Clock::now());
   Answer answer(&engine, &tokenizer, sampler.get(), &options, &callbacks);
   KVANT_RETURN_IF_ERROR(answer.Run(sequence, first_token, limit, &report));
-  KVANT_RETURN_IF_ERROR(Keep(engine, tokenizer, prompt, answer, sequence, options));
+  KVANT_RETURN_IF_ERROR(Keep(engine, tokenizer, prompt, answer, sequence, options, key));
   return report;
 }
 
