@@ -119,7 +119,10 @@ std::vector<std::vector<std::string>> ResultRows(const std::vector<eval::Perplex
   return rows;
 }
 
-Status WriteCsv(const std::string& path, std::ofstream& file, const std::vector<std::vector<std::string>>& rows) {
+Status CannotWrite(const std::string& path) { return {StatusCode::kIoError, "cannot write " + path}; }
+
+Status WriteCsv(const std::string& path, const std::vector<std::vector<std::string>>& rows) {
+  std::ofstream file(path);
   for (const std::vector<std::string>& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) {
       file << (i > 0 ? ";" : "") << row[i];  // precision words hold commas
@@ -127,7 +130,7 @@ Status WriteCsv(const std::string& path, std::ofstream& file, const std::vector<
     file << '\n';
   }
   file.close();
-  return file ? OkStatus() : Status(StatusCode::kIoError, "cannot write " + path);
+  return file ? OkStatus() : CannotWrite(path);
 }
 
 Status RunEval(EvalFlags& flags, Console& console) {
@@ -141,12 +144,9 @@ Status RunEval(EvalFlags& flags, Console& console) {
   }
   flags.options.cancelled = Interrupted;
   flags.options.progress = [&](uint32_t done, uint32_t total) { console.ShowProgress("eval", done, total, "passes"); };
-  std::ofstream csv;
-  if (!flags.csv.empty()) {
-    csv.open(flags.csv, std::ios::app);  // before the work, which takes minutes; what is there stays until then
-    if (!csv) {
-      return {StatusCode::kIoError, "cannot write " + flags.csv};
-    }
+  // Before the work, which takes minutes; what is there stays until then.
+  if (!flags.csv.empty() && !std::ofstream(flags.csv, std::ios::app)) {
+    return CannotWrite(flags.csv);
   }
   KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine, flags.context));
   KVANT_RETURN_IF_ERROR(CheckContext(flags.context, flags.options.window_tokens, opened.model->params(), console));
@@ -157,13 +157,9 @@ Status RunEval(EvalFlags& flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const std::vector<eval::PerplexityResult> results,
                          eval::Perplexity(*opened.engine, tokens, candidates, flags.options));
   console.ClearProgress();
-  if (csv.is_open()) {
-    csv.close();
-    csv.open(flags.csv, std::ios::trunc);
-  }
   const auto rows = ResultRows(results);
-  if (csv.is_open()) {
-    KVANT_RETURN_IF_ERROR(WriteCsv(flags.csv, csv, rows));
+  if (!flags.csv.empty()) {
+    KVANT_RETURN_IF_ERROR(WriteCsv(flags.csv, rows));
   }
   console.PrintJson({{"results", ResultsJson(results)},
                      {"model", opened.model->path()},

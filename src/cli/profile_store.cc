@@ -73,15 +73,19 @@ void AddProfileFlag(CLI::App& command, std::string& profile) {
             "folder)");
 }
 
+bool WantProfiles(std::span<const codec::Precision> precisions) {
+  return std::any_of(precisions.begin(), precisions.end(),
+                     [](const codec::Precision& precision) { return precision.maps_of_model; });
+}
+
 Status UseProfiles(std::span<const codec::Precision> precisions, const std::string& given,
                    const engine::Tokenizer& tokenizer, engine::Engine& engine) {
-  const auto wants = [](const codec::Precision& precision) { return precision.maps_of_model; };
-  if (!given.empty() && std::none_of(precisions.begin(), precisions.end(), wants)) {
+  if (!given.empty() && !WantProfiles(precisions)) {
     return {StatusCode::kInvalidArgument,
             "--profile: no precision here takes its maps from it, by map=model or eq=model"};
   }
   for (const codec::Precision& precision : precisions) {
-    if (wants(precision)) {
+    if (precision.maps_of_model) {
       KVANT_ASSIGN_OR_RETURN(const std::string path, ProfilePath(given, engine.model(), precision));
       KVANT_RETURN_IF_ERROR(Use(path, given, precision, tokenizer, engine));
     }

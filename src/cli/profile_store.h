@@ -20,6 +20,9 @@ Status MakeProfileFolder(const std::string& path);
 
 void AddProfileFlag(CLI::App& command, std::string& profile);
 
+/// Whether one of them takes its maps from a profile.
+bool WantProfiles(std::span<const codec::Precision> precisions);
+
 /// Give the engine the profiles that the precisions need.
 /// Errors  kNotFound says how one is made; what LoadProfile returns; kMismatch: a profile of another precision;
 ///         kInvalidArgument: one is given, and no precision takes it

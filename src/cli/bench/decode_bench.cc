@@ -150,8 +150,10 @@ Status RunDecodeBench(const DecodeFlags& flags, Console& console) {
   console.ShowProgress("load", 0, 1, "model");
   KVANT_ASSIGN_OR_RETURN(const OpenedEngine opened, OpenEngine(flags.engine));
   const engine::ModelParams& params = opened.model->params();
-  KVANT_ASSIGN_OR_RETURN(const auto tokenizer, engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
-  KVANT_RETURN_IF_ERROR(UseProfiles(precisions, /*given=*/"", *tokenizer, *opened.engine));
+  if (WantProfiles(precisions)) {
+    KVANT_ASSIGN_OR_RETURN(const auto tokenizer, engine::Tokenizer::Load(opened.model->path(), opened.model->info()));
+    KVANT_RETURN_IF_ERROR(UseProfiles(precisions, /*given=*/"", *tokenizer, *opened.engine));
+  }
   const DecodePlan plan = PlanOf(flags);
   KVANT_RETURN_IF_ERROR(CheckContext(flags.context, plan.context, params, console));
   std::unique_ptr<LlamaModel> rival;

@@ -49,6 +49,20 @@ class ProfileTest : public WordsFixture {
     }
     return blocks;
   }
+  // Locally and disaggregated. Returns what the caches took.
+  std::pair<uint64_t, uint64_t> ExpectSameText(std::span<const int32_t> prompt, const char* word, uint32_t max_tokens,
+                                               engine::Engine& decode) {
+    const auto local = Generate(prompt, word, Options(max_tokens));
+    const auto remote = engine::GenerateDisaggregated(*model_->engine, decode, *tokenizer_, prompt,
+                                                      {*codec::ParsePrecision(word)}, Options(max_tokens), {});
+    EXPECT_TRUE(local.ok()) << local.status().message();
+    EXPECT_TRUE(remote.ok()) << remote.status().message();
+    if (!local.ok() || !remote.ok()) {
+      return {1, 0};  // said above
+    }
+    EXPECT_EQ(local->text, remote->text) << word;
+    return {local->kv_bytes, remote->kv_bytes};
+  }
   std::string file() const { return folder_.File("model.profile"); }
 
   static engine::GenerateOptions Options(uint32_t max_tokens) {
@@ -155,12 +169,7 @@ TEST_F(ProfileTest, TheSameTextLocallyAndDisaggregated) {
     // What waits at fp16 locally is encoded for the way only with tiers: pages are sent whole in both.
     const std::span<const int32_t> whole =
         kv.pairs ? std::span(prompt) : std::span(prompt).first(kv.num_sinks + kv.residual);
-    const auto local = Generate(whole, word, Options(150));
-    const auto remote =
-        engine::GenerateDisaggregated(*model_->engine, *decode->engine, *tokenizer_, whole, {kv}, Options(150), {});
-    ASSERT_TRUE(local.ok()) << local.status().message();
-    ASSERT_TRUE(remote.ok()) << remote.status().message();
-    EXPECT_EQ(local->text, remote->text) << word;
+    ExpectSameText(whole, word, 150, *decode->engine);
   }
 }
 
@@ -172,14 +181,8 @@ TEST_F(ProfileTest, APromptTooShortToEncodeHasTheModelsMaps) {
   for (const char* word :
        {"int4,eq=model", "int8,eq=model,sinks=0", "spectrum:b=0.5,eq=model", "pairs:2.0,map=model"}) {
     UseProfile(word);
-    const codec::Precision kv = *codec::ParsePrecision(word);
-    const auto local = Generate(prompt, word, Options(350));
-    const auto remote =
-        engine::GenerateDisaggregated(*model_->engine, *decode->engine, *tokenizer_, prompt, {kv}, Options(350), {});
-    ASSERT_TRUE(local.ok()) << local.status().message();
-    ASSERT_TRUE(remote.ok()) << remote.status().message();
-    EXPECT_EQ(local->text, remote->text) << word;
-    EXPECT_EQ(local->kv_bytes, remote->kv_bytes) << word;
+    const auto [local_bytes, remote_bytes] = ExpectSameText(prompt, word, 350, *decode->engine);
+    EXPECT_EQ(local_bytes, remote_bytes) << word;
 
     engine::GenerateOptions options = Options(12);
     options.session = folder_.File("short.session");
