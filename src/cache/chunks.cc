@@ -3,12 +3,6 @@
 #include "kvant/cache/sequence.h"
 
 namespace kvant::cache {
-namespace {
-
-uint32_t ChunksOf(uint32_t tokens) { return static_cast<uint32_t>(CeilDiv(tokens, kChunkTokens)); }
-
-}  // namespace
-
 kernels::AttendSegment LayerCache::SegmentOf(const PageRun& run, uint32_t kv_head, uint32_t first_position) const {
   kernels::AttendSegment segment;
   segment.layout = &run.layout();
@@ -47,12 +41,12 @@ uint32_t LayerCache::first_chunk_of(uint32_t position) const {
   return precision_.spectrum ? 0 : num_chunks_before(position) - 1;  // tiers hold any positions
 }
 
-// The sinks go with the first chunk; each tier and the residual are cut every kChunkTokens from their own beginning.
+// The sinks go with the first chunk; each tier, the pages and the residual are cut from their own beginning.
 ChunkSlices LayerCache::Chunk(uint32_t kv_head, uint32_t chunk) const {
   ChunkSlices result;
-  const auto add = [&](const kernels::AttendSegment& segment, uint32_t first, uint32_t released) {
-    const uint32_t end = std::min(first + kChunkTokens, segment.num_tokens);
-    const uint32_t begin = std::max(first, released);
+  const auto add = [&](const kernels::AttendSegment& segment, uint32_t index, uint32_t released) {
+    const uint32_t end = std::min(ChunkStart(index + 1), segment.num_tokens);
+    const uint32_t begin = std::max(ChunkStart(index), released);
     if (begin < end) {
       result.slices[result.count++] = {segment, begin, end - begin};
     }
@@ -64,19 +58,18 @@ ChunkSlices LayerCache::Chunk(uint32_t kv_head, uint32_t chunk) const {
   for (const codec::Tier tier : codec::kStoredTiers) {
     const uint32_t chunks = ChunksOf(run(tier).num_tokens());
     if (index < chunks) {
-      add(TierSegment(tier, kv_head), index * kChunkTokens, run(tier).num_released());
+      add(TierSegment(tier, kv_head), index, run(tier).num_released());
       return result;
     }
     index -= chunks;
   }
   if (const uint32_t chunks = ChunksOf(pages_.num_tokens()); index < chunks) {
-    add(PairSegment(kv_head), index * kChunkTokens, pages_.num_released());
+    add(PairSegment(kv_head), index, pages_.num_released());
     return result;
   } else {
     index -= chunks;
   }
-  add(SegmentOf(residual_, kv_head, sinks_.num_tokens() + num_encoded()), index * kChunkTokens,
-      residual_.num_released());
+  add(SegmentOf(residual_, kv_head, sinks_.num_tokens() + num_encoded()), index, residual_.num_released());
   return result;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvant/base/thread_pool.h"
+#include "kvant/cache/chunk_borders.h"
 #include "kvant/cache/memory.h"
 #include "kvant/cache/page_run.h"
 #include "kvant/codec/equalization.h"
@@ -23,9 +24,6 @@
 #include "kvant/kernels/rows.h"
 
 namespace kvant::cache {
-
-/// Tokens of a chunk, the unit of attention work. Chunk borders depend on the sequence's layout alone.
-inline constexpr uint32_t kChunkTokens = 512;
 
 /// The slices of one chunk: at most the sinks, encoded tokens and the residual.
 struct ChunkSlices {

@@ -32,24 +32,19 @@ struct AttentionFlags {
 
   uint64_t format_bytes() const { return memory.BytesOfFormat(kFormatBytes, kQuickFormatBytes); }
   codec::CacheShape shape() const { return {1, kv_heads, head_dim}; }
-  uint32_t largest_context() const { return *std::max_element(contexts.begin(), contexts.end()); }
+  /// A precision's memory is shared by its contexts: they take turns, so none finds its own in a cache.
+  uint64_t bytes_of_arm() const { return format_bytes() / contexts.size(); }
 };
 
-/// Random layers of one precision.
+/// Random layers of one precision and context.
 struct Contents {
   AttentionLayers layers;
   std::string word;
-  std::optional<uint32_t> only_context;  ///< that they are good for; nothing: any up to the largest
-  std::string tiers;                     ///< of a spectrum, how many tokens lie where
+  uint32_t context;
+  std::string tiers;  ///< of a spectrum, how many tokens lie where
 
   bool is_exact() const { return layers.precision().is_exact(); }
-};
-
-/// A precision at a context.
-struct AttentionArm {
-  const Contents* contents;
-  uint32_t context;
-  std::string name() const { return fmt::format("{} {}", contents->word, context); }
+  std::string name() const { return fmt::format("{} {}", word, context); }
 };
 
 Status CheckHeads(const AttentionFlags& flags) {
@@ -72,14 +67,11 @@ struct Maker {
     KVANT_RETURN_IF_ERROR(CheckAttention(flags.shape(), precision, isa, job, pool));
     codec::Precision timed = precision;
     timed.num_sinks = precision.pairs ? 0 : precision.num_sinks;  // whole pages alone, from the first token on
-    // Layers of a spectrum have tiers of a context's own tokens; any others are as good in parts.
-    for (const uint32_t context : precision.spectrum ? flags.contexts : std::vector{flags.largest_context()}) {
+    for (const uint32_t context : flags.contexts) {
       KVANT_ASSIGN_OR_RETURN(AttentionLayers layers, AttentionLayers::Make(flags.shape(), timed, isa, context,
-                                                                           flags.format_bytes(), account, pool));
-      const bool divisible = layers.divisible();
-      std::string tiers = divisible ? "" : TierNote(layers, context);
-      contents->push_back({std::move(layers), codec::PrecisionWord(precision),
-                           divisible ? std::nullopt : std::optional(context), std::move(tiers)});
+                                                                           flags.bytes_of_arm(), account, pool));
+      std::string tiers = precision.spectrum ? TierNote(layers, context) : "";
+      contents->push_back({std::move(layers), codec::PrecisionWord(precision), context, std::move(tiers)});
     }
     return OkStatus();
   }
@@ -104,24 +96,24 @@ Result<std::vector<Contents>> MakeContents(const std::vector<codec::Precision>& 
   return contents;
 }
 
-std::vector<AttentionArm> ArmsOf(const std::vector<Contents>& contents, const std::vector<uint32_t>& contexts) {
-  std::vector<AttentionArm> arms;
-  for (const uint32_t context : contexts) {
-    for (const Contents& of : contents) {
-      if (of.only_context.value_or(context) == context) {
-        arms.push_back({&of, context});
-      }
-    }
+/// What is timed, all precisions of a context together.
+using Arms = std::vector<const Contents*>;
+
+Arms ArmsOf(const std::vector<Contents>& contents) {
+  Arms arms;
+  for (const Contents& of : contents) {
+    arms.push_back(&of);
   }
+  std::stable_sort(arms.begin(), arms.end(), [](const auto* a, const auto* b) { return a->context < b->context; });
   return arms;
 }
 
-std::vector<Turn> TurnsOf(const std::vector<AttentionArm>& arms, AttendJob& job, ReadProbe& probe) {
+std::vector<Turn> TurnsOf(const Arms& arms, AttendJob& job, ReadProbe& probe) {
   std::vector<Turn> turns;
   turns.reserve(arms.size() + 1);
-  for (const AttentionArm& arm : arms) {
-    turns.push_back({arm.name(), [&job, arm](uint32_t round) {
-                       arm.contents->layers.Attend(job, arm.context, round);
+  for (const Contents* arm : arms) {
+    turns.push_back({arm->name(), [&job, arm](uint32_t round) {
+                       arm->layers.Attend(job, round);
                        return OkStatus();
                      }});
   }
@@ -133,12 +125,12 @@ std::vector<Turn> TurnsOf(const std::vector<AttentionArm>& arms, AttendJob& job,
 }
 
 /// Ratio to fp16 at the same context; none where fp16 is not among the arms.
-ReportColumn OverFp16(const std::vector<AttentionArm>& arms, const std::vector<ArmReport>& reports) {
+ReportColumn OverFp16(const Arms& arms, const std::vector<ArmReport>& reports) {
   ReportColumn column{"over_fp16", "x fp16", 2, {}};
   for (size_t i = 0; i < arms.size(); ++i) {
     std::optional<double> ratio;
     for (size_t base = 0; base < arms.size(); ++base) {
-      if (arms[base].contents->is_exact() && arms[base].context == arms[i].context) {
+      if (arms[base]->is_exact() && arms[base]->context == arms[i]->context) {
         ratio = reports[i].rate.median / reports[base].rate.median;
       }
     }
@@ -147,8 +139,8 @@ ReportColumn OverFp16(const std::vector<AttentionArm>& arms, const std::vector<A
   return column;
 }
 
-BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<std::vector<double>>& seconds,
-                     uint64_t read_bytes, const AttentionFlags& flags) {
+BenchReport ReportOf(const Arms& arms, const std::vector<std::vector<double>>& seconds, uint64_t read_bytes,
+                     const AttentionFlags& flags) {
   BenchReport report;
   report.isa = flags.cpu.isa;
   report.threads = flags.cpu.threads;
@@ -156,14 +148,14 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
   ReportColumn share{"share_of_read", "of read", 2, {}};
   ReportColumn milliseconds{"ms", "ms", 2, {}};
   for (size_t i = 0; i < arms.size(); ++i) {
-    const AttentionLayers::Load load = arms[i].contents->layers.LoadOf(arms[i].context);
-    const double places = AttentionLayers::PlacesOf(arms[i].context);
+    const AttentionLayers::Load load = arms[i]->layers.load();
+    const double places = arms[i]->layers.places();
     std::vector<double> seconds_of_one;
     for (const double taken : seconds[i]) {
       seconds_of_one.push_back(taken / places);
     }
     report.arms.push_back(
-        ReportArm(arms[i].name(), "Mtok/s", static_cast<double>(load.tokens) / 1e6, load.bytes, seconds_of_one));
+        ReportArm(arms[i]->name(), "Mtok/s", static_cast<double>(load.tokens) / 1e6, load.bytes, seconds_of_one));
     share.values.emplace_back(report.arms[i].gb_s / read_gb_s);
     milliseconds.values.emplace_back(1e3 * Summarize(seconds_of_one).median);
   }
@@ -180,9 +172,9 @@ BenchReport ReportOf(const std::vector<AttentionArm>& arms, const std::vector<st
                               flags.q_heads, flags.kv_heads, flags.head_dim),
                   fmt::format("memory read in the same rounds: {:.2f} GB/s", read_gb_s)};
   std::vector<std::string> tiers;
-  for (const AttentionArm& arm : arms) {
-    if (!arm.contents->tiers.empty()) {
-      tiers.push_back(arm.contents->tiers);
+  for (const Contents* arm : arms) {
+    if (!arm->tiers.empty()) {
+      tiers.push_back(arm->tiers);
     }
   }
   report.notes.insert(report.notes.end(), tiers.begin(), tiers.end());
@@ -200,7 +192,7 @@ Status RunAttentionBench(const AttentionFlags& flags, Console& console) {
   KVANT_ASSIGN_OR_RETURN(const std::vector<Contents> contents,
                          MakeContents(precisions, {flags, isa, job, &account, &pool}, console));
   KVANT_ASSIGN_OR_RETURN(ReadProbe probe, ReadProbe::Allocate(flags.format_bytes(), &pool));
-  const std::vector<AttentionArm> arms = ArmsOf(contents, flags.contexts);
+  const Arms arms = ArmsOf(contents);
   const std::vector<Turn> turns = TurnsOf(arms, job, probe);
   const Rounds rounds = flags.memory.quick ? Rounds{2, 12, 10} : Rounds{4, 40};
   KVANT_ASSIGN_OR_RETURN(const auto seconds, Interleave(turns, rounds, "measure", console));

@@ -157,31 +157,20 @@ Result<AttentionLayers> AttentionLayers::Make(const codec::CacheShape& shape, co
   return result;
 }
 
-uint32_t AttentionLayers::ChunksOf(uint32_t num_tokens) const {
-  if (!divisible()) {
-    return layers_.front().num_chunks();
+uint32_t AttentionLayers::places() const { return std::max(kTokensPerCall / layers_.front().num_tokens(), 1U); }
+
+void AttentionLayers::Attend(AttendJob& job, uint32_t round) const {
+  std::vector<AttendJob::Place> places_of_round;
+  for (uint32_t i = 0; i < places(); ++i) {
+    places_of_round.push_back({&layers_[(size_t{round} * places() + i) % layers_.size()], 0});
   }
-  return std::min(static_cast<uint32_t>(CeilDiv(num_tokens, cache::kChunkTokens)), layers_.front().num_chunks());
+  job.Run(places_of_round, layers_.front().num_chunks());
 }
 
-uint32_t AttentionLayers::PlacesOf(uint32_t num_tokens) { return std::max(kTokensPerCall / num_tokens, 1U); }
-
-// A layer longer than the context holds several of them, one after another.
-void AttentionLayers::Attend(AttendJob& job, uint32_t num_tokens, uint32_t round) const {
-  const uint32_t num_chunks = ChunksOf(num_tokens);
-  const uint32_t per_layer = layers_.front().num_chunks() / num_chunks;
-  std::vector<AttendJob::Place> places;
-  for (uint32_t i = 0; i < PlacesOf(num_tokens); ++i) {
-    const uint32_t at = round * PlacesOf(num_tokens) + i;
-    places.push_back({&layers_[at / per_layer % layers_.size()], at % per_layer * num_chunks});
-  }
-  job.Run(places, num_chunks);
-}
-
-AttentionLayers::Load AttentionLayers::LoadOf(uint32_t num_tokens) const {
+AttentionLayers::Load AttentionLayers::load() const {
   Load load;
   for (uint32_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-    for (uint32_t chunk = 0; chunk < ChunksOf(num_tokens); ++chunk) {
+    for (uint32_t chunk = 0; chunk < layers_.front().num_chunks(); ++chunk) {
       const cache::ChunkSlices slices = layers_.front().Chunk(kv_head, chunk);
       for (const kernels::AttendSlice& slice : slices.span()) {
         load.tokens += kv_head == 0 ? slice.num_tokens : 0;

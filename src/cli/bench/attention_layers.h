@@ -25,22 +25,19 @@ class AttentionLayers {
   const codec::Precision& precision() const { return precision_; }
   /// Of a spectrum, what of the encoded tokens lies where.
   codec::TierCounts tier_counts() const { return layers_.front().tier_counts(); }
-  /// Whether a part of a layer is like a shorter layer. Tiers lie one after another, so a spectrum's is not.
-  bool divisible() const { return !precision_.spectrum; }
-  /// Attend to `num_tokens` tokens a few times over, on the next places in memory with every round.
-  void Attend(AttendJob& job, uint32_t num_tokens, uint32_t round) const;
+  /// Attend to a layer's tokens, as many times over as a call is worth, on the next places in memory with every round.
+  void Attend(AttendJob& job, uint32_t round) const;
   /// Attentions of one Attend.
-  static uint32_t PlacesOf(uint32_t num_tokens);
-  /// What one attention meets: whole chunks, so up to a chunk more than asked for where layers are longer.
+  uint32_t places() const;
+  /// What one attention meets.
   struct Load {
     uint64_t tokens = 0;
     uint64_t bytes = 0;  ///< stored for them
   };
-  Load LoadOf(uint32_t num_tokens) const;
+  Load load() const;
 
  private:
   explicit AttentionLayers(const codec::Precision& precision) : precision_(precision) {}
-  uint32_t ChunksOf(uint32_t num_tokens) const;
 
   codec::Precision precision_;
   uint32_t num_kv_heads_ = 0;

@@ -107,20 +107,6 @@ uint32_t TokensUpTo(const AttendSegment& segment, uint32_t first, uint32_t num_t
   return static_cast<uint32_t>(std::clamp<int64_t>(position - first_position + 1, 0, num_tokens));
 }
 
-// Halves onto halves: sixteen additions one after the other take longer than all else of an export.
-float SumLanes(const float (&lanes)[kMaxLanes]) {
-  float sums[kMaxLanes / 2];
-  for (uint32_t i = 0; i < kMaxLanes / 2; ++i) {
-    sums[i] = lanes[i] + lanes[i + kMaxLanes / 2];
-  }
-  for (uint32_t count = kMaxLanes / 4; count > 0; count /= 2) {
-    for (uint32_t i = 0; i < count; ++i) {
-      sums[i] += sums[i + count];
-    }
-  }
-  return sums[0];
-}
-
 }  // namespace
 
 Fetch BeginFetch(const AttendSlice& slice, uint32_t first) {
@@ -137,6 +123,11 @@ uint32_t SetVisible(const AttendQueries& queries, uint32_t first_row, const Atte
                     uint32_t num_tokens, RowBlock& block) {
   uint32_t reach = 0;
   for (uint32_t r = 0; r < block.num_rows; ++r) {
+    if (r > 0 && (first_row + r) % queries.q_heads_per_kv_head != 0) {  // a row of the same query
+      block.visible[r] = block.visible[r - 1];
+      block.hidden[r] = block.hidden[r - 1];
+      continue;
+    }
     const int32_t position = queries.positions[(first_row + r) / queries.q_heads_per_kv_head];
     block.visible[r] = TokensUpTo(segment, first, num_tokens, position);
     block.hidden[r] = 0;
@@ -293,16 +284,11 @@ void RowAttention::AddMass(const AttendSlice& slice, std::span<const float> log_
 }
 
 void RowAttention::Export(AttendPartial partial) const {
-  uint32_t row = 0;
   for (const RowBlock& block : blocks_) {
-    for (uint32_t r = 0; r < block.num_rows; ++r, ++row) {
-      const float* out = block.out + size_t{r} * value_channels_;
-      const float zero = SumLanes(block.zero[r]);
-      std::transform(out, out + queries_.head_dim, partial.out + size_t{row} * queries_.head_dim,
-                     [zero](float x) { return x + zero; });
-      partial.max[row] = block.max[r] * std::numbers::ln2_v<float>;
-      partial.sum[row] = SumLanes(block.sum[r]);
-    }
+    kernels_.export_rows(block, queries_.head_dim, partial.out, partial.max, partial.sum);
+    partial.out += size_t{block.num_rows} * queries_.head_dim;
+    partial.max += block.num_rows;
+    partial.sum += block.num_rows;
   }
 }
 

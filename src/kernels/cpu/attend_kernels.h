@@ -71,10 +71,11 @@ struct PairRows {
 ///         out [num_rows][value_channels] fp32
 struct RowBlock {
   uint32_t num_rows;
-  float cap_bits;                                ///< the cap of the logits, in bits as they are; 0: none
-  uint32_t hidden[kRowBlock];                    ///< tokens of the stretch that have left the row's window: a prefix
-  uint32_t visible[kRowBlock];                   ///< end of the tokens each row may see
-  float max[kRowBlock];                          ///< running maximum of the logits, which are in bits: times log2 e
+  float cap_bits;               ///< the cap of the logits, in bits as they are; 0: none
+  uint32_t hidden[kRowBlock];   ///< tokens of the stretch that have left the row's window: a prefix
+  uint32_t visible[kRowBlock];  ///< end of the tokens each row may see
+  float max[kRowBlock];  ///< what the sums are relative to, in bits (times log2 e): at most kHeadroomBits below the
+                         ///< largest logit so far
   alignas(64) float sum[kRowBlock][kMaxLanes];   ///< Σ 2^(logit - max), lane by lane
   alignas(64) float zero[kRowBlock][kMaxLanes];  ///< Σ 2^(logit - max) · value zero, which all channels share
   float log_sum[kRowBlock];                      ///< log2 Σ 2^logit over all tokens; for add_mass alone
@@ -166,8 +167,9 @@ struct PairMemory {
   float p_scale[kRowBlock][kMaxValueGroups];
   alignas(64) int16_t tables[kTableRows][kMaxSixes][32];
   alignas(64) int16_t sums[kRowBlock][kMaxKeyBlocks][2][32];
-  alignas(64) float logit[kRowBlock][kStretchTokens + kMaxLanes];  ///< not 4096 bytes for eight rows
-  alignas(64) float weight[kStretchTokens];                        ///< of one row
+  alignas(64) float logit[kRowBlock][kStretchTokens + kMaxLanes];   ///< not 4096 bytes for eight rows
+  alignas(64) float scaled[kRowBlock][kStretchTokens + kMaxLanes];  ///< weights times value scales
+  alignas(64) float weight[kStretchTokens];                         ///< of one row
 };
 
 struct PairKernels {
@@ -191,6 +193,8 @@ struct AttendKernels {
   /// mass[t] += Σ over rows of the attention that they pay token t of the stretch.
   void (*add_mass[codec::kNumTokenCodecs])(const Stretch& stretch, uint32_t reach, RowBlock& rows,
                                            StretchMemory& memory, float* mass);
+  /// Rows of out [num_rows][head_dim], and max and sum: AttendPartial.
+  void (*export_rows)(const RowBlock& rows, uint32_t head_dim, float* out, float* max, float* sum);
 };
 
 extern const AttendKernels kAttendScalar;

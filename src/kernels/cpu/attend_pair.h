@@ -245,9 +245,7 @@ void WeighPairRows(const PairTask& task, RowBlock& rows, PairMemory& pairs, Stre
     max[row] = MaskPairRow<V>(rows.hidden[row], rows.visible[row], positions, TokenAt<V>, pairs.logit[row]);
   }
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    if (max[row] > rows.max[row]) {
-      RaiseMax<V>(max[row], rows.out_channels, rows, row);
-    }
+    RaiseMax<V>(max[row], rows.out_channels, rows, row);
     const bool sees = rows.visible[row] > rows.hidden[row];
     factor[row] = sees ? max[row] - rows.max[row] : -1000.0F;  // 0 as a power of two
   }

@@ -7,9 +7,9 @@
 namespace kvant::kernels {
 namespace {
 
-/// 2^x to about 2e-7 relative for x <= 0, 1 at 0, and 0 where x < -80: what is that small adds nothing to a softmax in
-/// fp32, and the products made from the rest stay clear of subnormal numbers. The polynomial is the one of degree 5
-/// through (0, 1) with the smallest largest relative error on [0, 1], 8e-8.
+/// 2^x to about 2e-7 relative for x <= kHeadroomBits, 1 at 0, and 0 where x < -80: what is that small adds nothing to a
+/// softmax in fp32, and the products made from the rest stay clear of subnormal numbers. The polynomial is the one of
+/// degree 5 through (0, 1) with the smallest largest relative error on [0, 1], 8e-8.
 template <class V>
 [[gnu::always_inline]] inline typename V::F Exp2(typename V::F x) {
   constexpr float kSmallest = -80.0F;
@@ -107,9 +107,16 @@ RowSums<V> WeighRow(float reference, uint32_t padded, uint32_t row, StretchMemor
   return sums;
 }
 
-/// The row's earlier sums and output, made relative to its new maximum.
+/// A weight is at most so many bits above 1. A row's sums, in fp32, are as exact with larger numbers.
+constexpr float kHeadroomBits = 16.0F;
+
+/// The row's earlier sums and output, made relative to a new largest logit where it is far above what they are relative
+/// to: to do so for every new one costs as much as a page's softmax.
 template <class V>
 void RaiseMax(float max, uint32_t value_channels, RowBlock& rows, uint32_t row) {
+  if (!(max > rows.max[row] + kHeadroomBits)) {
+    return;
+  }
   if (rows.max[row] == -__builtin_inff()) {  // nothing to be made relative
     rows.max[row] = max;
     return;
@@ -152,9 +159,7 @@ void SoftmaxRows(const Stretch& stretch, uint32_t padded, RowBlock& rows, Stretc
     max[row] = MaskRow<V>(rows.hidden[row], rows.visible[row], padded, memory.p[row]);
   }
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    if (max[row] > rows.max[row]) {
-      RaiseMax<V>(max[row], stretch.value_channels, rows, row);
-    }
+    RaiseMax<V>(max[row], stretch.value_channels, rows, row);
     const bool sees = rows.visible[row] > rows.hidden[row];
     const float reference = codec::HasScale(kCodec) && sees ? max[row] : sees ? rows.max[row] : 0.0F;
     const RowSums<V> sums = WeighRow<V, kCodec>(reference, padded, row, memory);

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/attend_codes.h"
 #include "kernels/cpu/attend_exact.h"
+#include "kernels/cpu/attend_export.h"
 #include "kernels/cpu/attend_queries.h"
 #include "kernels/cpu/attend_softmax.h"
 
@@ -68,7 +69,8 @@ constexpr AttendKernels MakeAttendKernels() {
           {AttendStretch<V, TokenCodec::kFp16>, AttendStretch<V, TokenCodec::kInt8>,
            AttendStretch<V, TokenCodec::kInt4>, AttendStretch<V, TokenCodec::kInt4Affine>},
           {AddMass<V, TokenCodec::kFp16>, AddMass<V, TokenCodec::kInt8>, AddMass<V, TokenCodec::kInt4>,
-           AddMass<V, TokenCodec::kInt4Affine>}};
+           AddMass<V, TokenCodec::kInt4Affine>},
+          ExportRows<V>};
 }
 
 }  // namespace

@@ -24,17 +24,13 @@ inline uint32_t Positions(const PairTask& task) { return Halves(task) * kBlockCo
 inline uint32_t Steps(uint32_t numbers) { return (numbers + kSix - 1) / kSix; }
 
 constexpr uint32_t TokenOfLogit(uint32_t i) { return i / 64 * 64 + i % 16 * 4 + i % 64 / 16; }
-/// Of weights as words: vectors are narrowed in pairs, four lanes of one after four of the other.
-constexpr uint32_t TokenOfWord(uint32_t i) {
-  return i / 64 * 64 + i % 32 / 8 * 16 + i % 4 * 4 + i / 32 % 2 * 2 + i % 8 / 4;
-}
 struct WordOrder {
   uint8_t token[kMaxTokenSixes * kSix];
 };
 constexpr WordOrder kWordOrder = [] {
   WordOrder order{};
   for (uint32_t i = 0; i < kMaxTokenSixes * kSix; ++i) {
-    order.token[i] = static_cast<uint8_t>(TokenOfWord(i));
+    order.token[i] = static_cast<uint8_t>(TokenOfLogit(i));
   }
   return order;
 }();

@@ -27,27 +27,22 @@ inline void PlaceHalves(const PairTask& task, const std::byte* by_channel, float
   }
 }
 
+constexpr std::byte kNoBits[16] = {};  ///< of places that have no such plane
+
 inline void LoadKeys(const PairTask& task, PairMemory& pairs) {
-  const size_t plane_bytes = task.page_tokens / 8;
+  const auto plane_shift = static_cast<uint32_t>(__builtin_ctz(task.page_tokens / 8));  // multiplications would bind
   const bool two_halves = Halves(task) == 2;
   const uint16_t* six = task.sixes;
   uint8_t* to = pairs.indexes.keys;
   for (uint32_t place = 0; place < task.head_dim; place += kSix) {
     for (uint32_t level = 0; level < task.widths[place]; ++level, six += kSix) {
-      uint32_t count = kSix;
-      while (six[count - 1] == PairTask::kNoPlane) {
-        --count;
+      const std::byte* rows[kSix];
+      KVANT_UNROLL
+      for (uint32_t i = 0; i < kSix; ++i) {
+        rows[i] = six[i] == PairTask::kNoPlane ? kNoBits : task.page + (size_t{six[i]} << plane_shift);
       }
       __m512i indexes[2];
-      WithCount<6>(count, [&](auto num_planes) {
-        constexpr int kPlanes = decltype(num_planes)::value;
-        const std::byte* rows[kSix] = {};
-        KVANT_UNROLL
-        for (int i = 0; i < kPlanes; ++i) {
-          rows[i] = task.page + six[i] * plane_bytes;
-        }
-        MakeIndexes<kPlanes>(rows, 0, indexes);
-      });
+      MakeIndexes(rows, 0, indexes);
       _mm512_store_si512(to, indexes[0]);
       if (two_halves) {
         _mm512_store_si512(to + kBlockColumns, indexes[1]);
@@ -59,18 +54,23 @@ inline void LoadKeys(const PairTask& task, PairMemory& pairs) {
 }
 
 inline void LoadValues(const PairTask& task, PairMemory& pairs) {
-  const size_t row_bytes = ValueRowBytes(task);
+  const uint32_t row_bytes = ValueRowBytes(task);
   const std::byte* codes = task.page + task.value_codes;
   uint8_t* to = pairs.indexes.values;
+  uint32_t offsets[kMaxTokenSixes * kSix];
+  for (uint32_t i = 0; i < kMaxTokenSixes * kSix; ++i) {
+    const uint32_t token = kWordOrder.token[i];  // where there is none, its weight is 0
+    offsets[i] = (token < task.page_tokens ? token : 0) * row_bytes;
+  }
   for (uint32_t first = 0; first < Positions(task); first += kSix) {
     const std::byte* rows[kSix];
+    KVANT_UNROLL
     for (uint32_t i = 0; i < kSix; ++i) {
-      const uint32_t token = kWordOrder.token[first + i];  // where there is none, its weight is 0
-      rows[i] = codes + (token < task.page_tokens ? token : 0) * row_bytes;
+      rows[i] = codes + offsets[first + i];
     }
-    for (size_t at = 0; at < row_bytes; at += 16, to += 128) {
+    for (uint32_t at = 0; at < row_bytes; at += 16, to += 128) {
       __m512i indexes[2];
-      MakeIndexes<6>(rows, at, indexes);
+      MakeIndexes(rows, at, indexes);
       _mm512_store_si512(to, indexes[0]);
       _mm512_store_si512(to + kBlockColumns, indexes[1]);
     }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "kernels/cpu/attend_softmax.h"
 #include "kernels/cpu/pair_common_avx512.h"
 #include "kernels/cpu/pair_parts.h"
 
@@ -154,49 +153,24 @@ inline void LookUpKeys(const PairTask& task, const RowRun& run, PairMemory& pair
   }
 }
 
-/// Planes with their powers of two, and the row's scale and zero; the largest logit. The highest planes are bit 3 of
-/// the codes.
-template <int kLevels>
-float MakeLogits(uint32_t halves, const RowBlock& rows, uint32_t row, PairMemory& pairs) {
-  const auto scale = V::Set(rows.pair.x_scale[row]);
-  const auto zero = V::Set(rows.pair.x_zero[row]);
-  auto largest = V::Set(-__builtin_inff());
-  for (uint32_t h = 0; h < halves; ++h) {
-    for (uint32_t k = 0; k < 2; ++k) {
+/// Planes of a row with their powers of two, in the order of logits. The highest planes are bit 3 of the codes.
+template <int kLevels, int kVectors>
+[[gnu::always_inline]] inline void JoinPlanes(const int16_t (&sums)[kMaxKeyBlocks][2][32], V::F (&joined)[kVectors]) {
+  constexpr int kHalves = kVectors / 4;
+  KVANT_UNROLL
+  for (int h = 0; h < kHalves; ++h) {
+    KVANT_UNROLL
+    for (int k = 0; k < 2; ++k) {
       __m512i even = _mm512_setzero_si512();
       __m512i odd = _mm512_setzero_si512();
       KVANT_UNROLL
       for (int level = 0; level < kLevels; ++level) {
-        const __m512i sums = _mm512_load_si512(pairs.sums[row][level * halves + h][k]);
-        even = _mm512_dpwssd_epi32(even, sums, _mm512_set1_epi32(8 >> level));
-        odd = _mm512_dpwssd_epi32(odd, sums, _mm512_set1_epi32(8 << 16 >> level));
+        const __m512i plane = _mm512_load_si512(sums[level * kHalves + h][k]);
+        even = _mm512_dpwssd_epi32(even, plane, _mm512_set1_epi32(8 >> level));
+        odd = _mm512_dpwssd_epi32(odd, plane, _mm512_set1_epi32(8 << 16 >> level));
       }
-      const auto first = V::Fma(V::ToFloats(even), scale, zero);
-      const auto second = V::Fma(V::ToFloats(odd), scale, zero);
-      float* logit = pairs.logit[row] + h * kBlockColumns + k * V::kLanes;
-      V::Store(logit, first);
-      V::Store(logit + 2 * V::kLanes, second);
-      largest = V::Max(largest, V::Max(first, second));
-    }
-  }
-  return V::Largest(largest);
-}
-
-/// Logits of all rows as they see the page, and the largest of each.
-inline void MakeAllLogits(const PairTask& task, const RowBlock& rows, PairMemory& pairs, float* max) {
-  const uint32_t positions = Positions(task);
-  WithCount<kMaxKeyBits>(task.widths[0], [&](auto levels) {
-    for (uint32_t row = 0; row < rows.num_rows; ++row) {
-      max[row] = MakeLogits<decltype(levels)::value>(Halves(task), rows, row, pairs);
-    }
-  });
-  for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    float* logits = pairs.logit[row];
-    if (rows.cap_bits > 0.0F) {
-      CapRow<V>(rows.cap_bits, positions, logits);
-    }
-    if (rows.cap_bits > 0.0F || rows.hidden[row] > 0 || rows.visible[row] < positions) {
-      max[row] = MaskPairRow<V>(rows.hidden[row], rows.visible[row], positions, TokenOfLogit, logits);
+      joined[h * 4 + k] = V::ToFloats(even);
+      joined[h * 4 + k + 2] = V::ToFloats(odd);
     }
   }
 }

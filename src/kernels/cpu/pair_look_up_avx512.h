@@ -20,24 +20,12 @@ constexpr uint32_t kSix = 6;
 constexpr uint32_t kBlockColumns = 64;
 constexpr size_t kIndexPad = 1;  ///< bytes that are read beyond the last index
 
-/// Indexes of 128 columns from 16 bytes of each of six rows; of the last 6 - kRows there are only zeros.
-template <int kRows>
+/// Indexes of 128 columns from 16 bytes of each of six rows.
 [[gnu::always_inline]] inline void MakeIndexes(const std::byte* const (&rows)[kSix], size_t at, __m512i (&indexes)[2]) {
   const auto row = [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + at)); };
-  __m512i first = _mm512_castsi128_si512(row(0));
-  __m512i last = _mm512_setzero_si512();
-  if constexpr (kRows == 6) {
-    first = _mm512_inserti32x4(first, row(1), 1);
-    first = _mm512_inserti32x4(first, row(2), 2);
-    first = _mm512_inserti32x4(first, row(3), 3);
-    last = _mm512_castsi256_si512(_mm256_inserti128_si256(_mm256_castsi128_si256(row(4)), row(5), 1));
-  } else {
-    first = _mm512_zextsi128_si512(row(0));
-    first = kRows > 1 ? _mm512_inserti32x4(first, row(1), 1) : first;
-    first = kRows > 2 ? _mm512_inserti32x4(first, row(2), 2) : first;
-    first = kRows > 3 ? _mm512_inserti32x4(first, row(3), 3) : first;
-    last = kRows > 4 ? _mm512_zextsi128_si512(row(4)) : last;
-  }
+  const auto two = [&](int i) { return _mm256_inserti128_si256(_mm256_castsi128_si256(row(i)), row(i + 1), 1); };
+  const __m512i first = _mm512_inserti64x4(_mm512_castsi256_si512(two(0)), two(2), 1);
+  const __m512i last = _mm512_castsi256_si512(two(4));
   // A matrix of 8 x 8 bits is turned around by multiplying rows of the unit matrix with it; row 7 comes first.
   const __m512i unit = _mm512_set1_epi64(static_cast<int64_t>(0x8040201008040201));
   const __m512i columns =

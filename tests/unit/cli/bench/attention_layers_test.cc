@@ -30,7 +30,7 @@ TEST(AttendJob, SeveralPlacesAtOnceAreEachAsAlone) {
   cache::MemoryAccount account;
   const kernels::Isa isa = kernels::BestIsa();
   AttendJob job(isa, kShape, kQueryHeads, &pool);
-  auto layer = RandomLayer(kShape, Parse("fp16"), isa, 4 * cache::kChunkTokens - 30, &account, &pool);
+  auto layer = RandomLayer(kShape, Parse("fp16"), isa, 4 * cache::ChunkStart(1) - 30, &account, &pool);
   ASSERT_TRUE(layer.ok());
   const std::vector<AttendJob::Place> places = {{&*layer, 0}, {&*layer, 2}};
   job.Run({&places[1], 1}, 2);
@@ -50,10 +50,8 @@ TEST(AttentionLayers, ALoadIsTheBytesOfItsTokens) {
   ASSERT_TRUE(layers.ok()) << layers.status().message();
   EXPECT_GE(account.in_use_bytes(), 1'000'000U);
   constexpr uint64_t kRowBytes = 64 + 2;  // codes and scale
-  EXPECT_EQ(layers->LoadOf(1024).tokens, 1024U);
-  EXPECT_EQ(layers->LoadOf(1024).bytes, 1024 * 2 * 2 * kRowBytes);
-  EXPECT_EQ(layers->LoadOf(cache::kChunkTokens).tokens, cache::kChunkTokens);
-  EXPECT_EQ(layers->LoadOf(100).tokens, cache::kChunkTokens) << "whole chunks";
+  EXPECT_EQ(layers->load().tokens, 1024U);
+  EXPECT_EQ(layers->load().bytes, 1024 * 2 * 2 * kRowBytes);
 }
 
 TEST(AttentionLayers, ALoadOfPairsIsTheBytesOfItsPages) {
@@ -64,8 +62,8 @@ TEST(AttentionLayers, ALoadOfPairsIsTheBytesOfItsPages) {
   const auto layers = AttentionLayers::Make(kShape, precision, kernels::BestIsa(), 1024, 1'000'000, &account, &pool);
   ASSERT_TRUE(layers.ok());
   // 64 channels: 128 · 64 · 2 bits of keys, as many of values, 256 bytes of key and 512 of value parameters.
-  EXPECT_EQ(layers->LoadOf(1024).bytes, 8U * 2 * (2048 + 256 + 2048 + 512));
-  EXPECT_EQ(layers->LoadOf(512).tokens, 512U);
+  EXPECT_EQ(layers->load().bytes, 8U * 2 * (2048 + 256 + 2048 + 512));
+  EXPECT_EQ(layers->load().tokens, 1024U);
 }
 
 TEST(AttentionLayers, PairsThatTheShapeCannotHaveAreNamed) {
@@ -85,8 +83,8 @@ TEST(AttentionLayers, TiersHaveTheCountsOfTheBudget) {
                                             1'000'000, &account, &pool);
   ASSERT_TRUE(layers.ok()) << layers.status().message();
   EXPECT_EQ(layers->tier_counts(), (codec::TierCounts{0, 199, 801, 0}));
-  EXPECT_EQ(layers->LoadOf(1000).tokens, 1000U);
-  EXPECT_EQ(layers->LoadOf(1000).bytes, 2U * 2 * (199 * (64 + 2) + 801 * (32 + 2)));
+  EXPECT_EQ(layers->load().tokens, 1000U);
+  EXPECT_EQ(layers->load().bytes, 2U * 2 * (199 * (64 + 2) + 801 * (32 + 2)));
 }
 
 TEST(AttentionLayers, EveryRoundAttendsToTheSameContents) {
@@ -96,10 +94,10 @@ TEST(AttentionLayers, EveryRoundAttendsToTheSameContents) {
   AttendJob job(isa, kShape, kQueryHeads, &pool);
   const auto layers = AttentionLayers::Make(kShape, Parse("int4"), isa, 1024, 1'000'000, &account, &pool);
   ASSERT_TRUE(layers.ok());
-  layers->Attend(job, 1024, 0);
+  layers->Attend(job, 0);
   const std::vector<float> first(job.output().begin(), job.output().end());
   for (uint32_t round = 1; round < 5; ++round) {
-    layers->Attend(job, 1024, round);
+    layers->Attend(job, round);
     EXPECT_TRUE(std::equal(first.begin(), first.end(), job.output().begin())) << round;
   }
 }
