@@ -192,6 +192,25 @@ TEST_P(AttendPairTest, WindowsAndCaps) {
   }
 }
 
+// Whether sums are made relative to a larger logit or not, at first or at last: 0.2 to 25 bits above the earlier ones.
+TEST_P(AttendPairTest, LargestLogitsMayRiseAndFall) {
+  std::vector<AttendSlice> slices;
+  std::vector<std::unique_ptr<PairSegment>> segments;
+  int32_t position = 0;
+  for (const float gain : {0.02F, 0.5F, 1.0F, 1.5F, 4.0F}) {
+    segments.push_back(
+        std::make_unique<PairSegment>(PairFormat{64, 128, 4, 64}, AllWidths(64), 256, false, position, gain));
+    slices.push_back(segments.back()->All());
+    position += 256;
+  }
+  const RandomQueries queries(64, 8, {position}, 5);
+  ExpectAgrees(slices, queries.view(), "rising");
+  std::reverse(slices.begin(), slices.end());
+  ExpectAgrees(slices, queries.view(), "falling");
+  std::swap(slices[1], slices[4]);
+  ExpectAgrees(slices, queries.view(), "up and down");
+}
+
 // All weight on a few tokens, and no infinity or NaN on the way.
 TEST_P(AttendPairTest, SharpSoftmaxStaysFinite) {
   const PairSegment segment({128, 128, 2, 128}, PaperMap(128), 300, false, 0, 4.0F);
