@@ -57,7 +57,7 @@ void Tiled(uint32_t num_rows, uint32_t num_vectors, const Body& body) {
 }
 
 /// Asks for the next lines of the coming stretch.
-template <int kLines, int kLevel = 2>
+template <int kLines>
 [[gnu::always_inline]] inline void FetchAhead(Fetch& fetch) {
   constexpr size_t kLine = 64;
   if (fetch.at >= fetch.end) {
@@ -68,7 +68,7 @@ template <int kLines, int kLevel = 2>
   }
   KVANT_UNROLL
   for (int i = 0; i < kLines; ++i) {
-    Prefetch<kLevel>(fetch.at + i * kLine);
+    Prefetch(fetch.at + i * kLine);
   }
   fetch.at += kLines * kLine;
 }

@@ -28,11 +28,10 @@ struct Stretch {
   const Half* value_zeros;
 };
 
-/// Into the cache of a level, the second as a rule. GCC takes a function that only prefetches for one without effect
-/// and drops the calls of it; the empty statement keeps them.
-template <int kLevel = 2>
+/// Into the second-level cache: the first is too small for a page more than is at hand. GCC takes a function that only
+/// prefetches for one without effect and drops the calls of it; the empty statement keeps them.
 [[gnu::always_inline]] inline void Prefetch(const void* address) {
-  __builtin_prefetch(address, 0, 4 - kLevel);
+  __builtin_prefetch(address, 0, 2);
   asm volatile("");
 }
 

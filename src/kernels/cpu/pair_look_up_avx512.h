@@ -88,9 +88,9 @@ template <int kRows, int kBlocks>
       low[r] = _mm512_load_si512(tables + r * what.table_row);
       high[r] = _mm512_add_epi16(low[r], _mm512_set1_epi16(sixth[r * what.x_row]));
     }
-    FetchAhead<1, 1>(fetch);
+    FetchAhead<1>(fetch);
     if (what.few_rows) {
-      FetchAhead<2, 1>(fetch);
+      FetchAhead<2>(fetch);
     }
     KVANT_UNROLL
     for (int b = 0; b < kBlocks; ++b) {

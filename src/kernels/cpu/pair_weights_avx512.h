@@ -159,7 +159,7 @@ template <int kVectors>
 void ScaleRows(const PairTask& task, uint32_t group, PageWeights& page, RowBlock& rows, PairMemory& pairs,
                StretchMemory& memory) {
   for (uint32_t row = 0; row < rows.num_rows; ++row) {
-    FetchAhead<2, 1>(memory.fetch);
+    FetchAhead<2>(memory.fetch);
     RowVectors<kVectors> weights;
     LoadRow<kVectors>(pairs.logit[row], weights);
     if (group == 0) {
