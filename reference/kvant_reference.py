@@ -41,6 +41,9 @@ FP16, INT8, INT4, INT4_AFFINE = range(4)
 BITS = {FP16: 16, INT8: 8, INT4: 4, INT4_AFFINE: 4}
 TIERS, PROGRESSIVE = 4, 5  # the codec bytes where every token has a tier of its own: of plain codecs, of one code
 PAIRS = 6  # pair pages
+INT4_PAGES = 7  # tiers, the first int4 tokens in pages
+WITH_TIERS = (TIERS, PROGRESSIVE, INT4_PAGES)
+INT4_PAGE_TOKENS = 128
 TIER_NAMES = ("fp16", "int8", "int4", "dropped")
 
 
@@ -185,7 +188,7 @@ def check_shape(fields):
 
 
 def check_codec(fields):
-    require(fields["codec"] <= PAIRS, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
+    require(fields["codec"] <= INT4_PAGES, PRECISION_UNSUPPORTED, f"codec {fields['codec']}")
 
 
 def decode_hello(reader, frame):
@@ -215,6 +218,8 @@ def decode_hello(reader, frame):
         wrong = (codec == INT4 and fields["equalize"] == 1) or (codec == INT4_AFFINE and fields["equalize"] == 0)
         wrong = wrong or (codec == PROGRESSIVE and fields["equalize"] == 0)
         require(not wrong, INVALID_ARGUMENT, "codec and equalize")
+        if codec == INT4_PAGES:
+            require(fields["head_dim"] % 16 == 0, MODEL_UNSUPPORTED, f"head dimension {fields['head_dim']}")
     frame.fields.update(fields)
 
 
@@ -255,11 +260,16 @@ def decode_layer(reader, frame):
         decode_pair_layer(reader, frame, fields)
         return
     counts_bytes = 0
-    if fields["codec"] in (TIERS, PROGRESSIVE):
+    if fields["codec"] in WITH_TIERS:
         counts_bytes = 16
         fields.update(reader.take("IIII", *TIER_NAMES))
         total = sum(fields[name] for name in TIER_NAMES)
         in_range("tokens in tiers", total, fields["num_encoded"], fields["num_encoded"])
+    if fields["codec"] == INT4_PAGES:
+        counts_bytes += 4
+        fields.update(reader.take("I", "int4_pages"))
+        require(fields["head_dim"] % 16 == 0, MODEL_UNSUPPORTED, f"head dimension {fields['head_dim']}")
+        in_range("pages", fields["int4_pages"], 0, fields["int4"] // INT4_PAGE_TOKENS)
     size = counts_bytes + block_bytes(fields)
     require(size <= MAX_PAYLOAD - 24, CAPACITY_EXCEEDED, f"a block of {size} bytes")
     reader.rest(size - counts_bytes)
@@ -359,11 +369,21 @@ def tiers_of(fields):
     if fields["codec"] == PROGRESSIVE:
         return [(name, ProgressiveRows(bits), fields[name]) for name, bits in (("fp16", 16), ("int8", 8), ("int4", 4))]
     int4 = INT4_AFFINE if fields["equalized"] else INT4
-    return [(name, PlainRows(codec), fields[name]) for name, codec in (("fp16", FP16), ("int8", INT8), ("int4", int4))]
+    rows = {name: fields[name] for name in TIER_NAMES}
+    rows["int4"] -= paged_tokens(fields)
+    return [(name, PlainRows(codec), rows[name]) for name, codec in (("fp16", FP16), ("int8", INT8), ("int4", int4))]
+
+
+def paged_tokens(fields):
+    return INT4_PAGE_TOKENS * fields.get("int4_pages", 0)
+
+
+def int4_page_bytes(d):
+    return 4 * d * INT4_PAGE_TOKENS // 8 + 4 * d + INT4_PAGE_TOKENS * d * 4 // 8 + 4 * INT4_PAGE_TOKENS
 
 
 def tier_id_bytes(fields):
-    mixed = fields["codec"] >= TIERS and sum(fields[name] > 0 for name in TIER_NAMES) > 1
+    mixed = fields["codec"] in WITH_TIERS and sum(fields[name] > 0 for name in TIER_NAMES) > 1
     return 2 * -(-fields["num_encoded"] // 8) if mixed else 0
 
 
@@ -372,7 +392,8 @@ def block_bytes(fields):
     d, h = fields["head_dim"], fields["num_kv_heads"]
     exact = fields["num_sinks"] + fields["num_tail"]
     rows = sum(count * rows_of_tier.size(d) for _, rows_of_tier, count in tiers_of(fields))
-    return 4 * h * d * fields["equalized"] + h * (4 * d * exact + tier_id_bytes(fields) + 2 * rows)
+    pages = fields.get("int4_pages", 0) * int4_page_bytes(d)
+    return 4 * h * d * fields["equalized"] + h * (4 * d * exact + tier_id_bytes(fields) + 2 * rows + pages)
 
 
 def tier_ids(reader, fields):
@@ -400,11 +421,17 @@ def decode_block(reader, fields):
         ids = tier_ids(reader, fields)
         encoded_keys, encoded_values = np.full((2, e, d), np.nan, np.float32)
         for name, rows, count in tiers_of(fields):
-            where = ids == TIER_NAMES.index(name) if fields["codec"] >= TIERS else np.full(e, True)
+            where = np.flatnonzero(ids == TIER_NAMES.index(name)) if fields["codec"] in WITH_TIERS else np.arange(e)
+            in_pages = where[:paged_tokens(fields)] if name == "int4" else where[:0]
+            where = where[len(in_pages):]
             tier_keys, tier_values = rows.take(reader, count, d), rows.take(reader, count, d)
             if fields["equalized"] and rows.equalized:
                 tier_keys = restore(tier_keys, mean[head], scale[head])
             encoded_keys[where], encoded_values[where] = tier_keys, tier_values
+        for first in range(0, len(in_pages), INT4_PAGE_TOKENS):  # int4 is the last tier
+            page = in_pages[first:first + INT4_PAGE_TOKENS]
+            widths = np.full(d, 4)
+            encoded_keys[page], encoded_values[page] = decode_pair_page(reader, widths, INT4_PAGE_TOKENS, 4, d)
         tail_keys, tail_values = exact_rows(reader, r, d), exact_rows(reader, r, d)
         keys.append(np.concatenate([sink_keys, encoded_keys, tail_keys]))
         values.append(np.concatenate([sink_values, encoded_values, tail_values]))

@@ -20,7 +20,8 @@ kernels::AttendSegment LayerCache::TierSegment(codec::Tier tier, uint32_t kv_hea
     segment.key_scale = equalization_->ScaleOf(kv_head).data();
   }
   if (precision_.spectrum) {
-    segment.positions = positions_[static_cast<size_t>(tier)][kv_head].data();
+    const uint32_t in_pages = tier == codec::Tier::kInt4 ? pages_.num_tokens() : 0;
+    segment.positions = positions_[static_cast<size_t>(tier)][kv_head].data() + in_pages;
   }
   return segment;
 }
@@ -33,7 +34,7 @@ uint32_t LayerCache::num_chunks_before(uint32_t tokens) const {
     // The first tokens of a spectrum may lie in any tier.
     chunks += ChunksOf(precision_.spectrum ? run.num_tokens() : std::min(run.num_tokens(), in_encoded));
   }
-  chunks += ChunksOf(std::min(pages_.num_tokens(), in_encoded));
+  chunks += ChunksOf(precision_.spectrum ? pages_.num_tokens() : std::min(pages_.num_tokens(), in_encoded));
   return std::max(chunks + ChunksOf(after_sinks - in_encoded), 1U);
 }
 

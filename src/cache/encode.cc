@@ -26,8 +26,29 @@ struct LayerCache::EncodeBuffers {
         values(keys.size()),
         tier_keys(keys.size()),
         tier_values(keys.size()),
+        page_keys(size_t{codec::kInt4PageTokens} * head_dim),
+        page_values(page_keys.size()),
         coded_keys(kBatchTokens, head_dim),
         coded_values(kBatchTokens, head_dim) {}
+
+  /// Takes gathered int4 rows, as many as the pages still need, off the front; returns how many are left.
+  uint32_t FillPages(const EncodeSink& sink, uint32_t rows, uint32_t head_dim) {
+    const uint32_t needed = sink.num_pages * codec::kInt4PageTokens - num_paged;
+    const uint32_t taken = std::min(rows, needed);
+    for (uint32_t i = 0; i < taken; ++i) {
+      const size_t slot = size_t{num_paged % codec::kInt4PageTokens} * head_dim;
+      std::copy_n(&tier_keys[size_t{i} * head_dim], head_dim, &page_keys[slot]);
+      std::copy_n(&tier_values[size_t{i} * head_dim], head_dim, &page_values[slot]);
+      if (++num_paged % codec::kInt4PageTokens == 0) {
+        sink.page(num_paged / codec::kInt4PageTokens - 1, page_keys.data(), page_values.data());
+      }
+    }
+    const size_t first = size_t{taken} * head_dim;
+    std::copy_n(tier_keys.begin() + static_cast<ptrdiff_t>(first), size_t{rows - taken} * head_dim, tier_keys.begin());
+    std::copy_n(tier_values.begin() + static_cast<ptrdiff_t>(first), size_t{rows - taken} * head_dim,
+                tier_values.begin());
+    return rows - taken;
+  }
 
   /// The batch's rows of one tier together; returns how many there are.
   uint32_t Gather(codec::Tier tier, std::span<const codec::Tier> tiers, uint32_t head_dim) {
@@ -46,6 +67,9 @@ struct LayerCache::EncodeBuffers {
   std::vector<Half> values;
   std::vector<Half> tier_keys;  ///< those of one tier
   std::vector<Half> tier_values;
+  std::vector<Half> page_keys;  ///< of the int4 tier, until there are enough
+  std::vector<Half> page_values;
+  uint32_t num_paged = 0;
   RowBuffer coded_keys;
   RowBuffer coded_values;
   Planes planes;
@@ -105,7 +129,7 @@ std::vector<std::vector<float>> LayerCache::ResidualNorms(ThreadPool* pool) cons
 }
 
 void LayerCache::EncodeHead(const codec::Equalization* map, std::span<const codec::Tier> tiers, uint32_t kv_head,
-                            uint32_t first, uint32_t count, const RowSink& sink) const {
+                            uint32_t first, uint32_t count, const EncodeSink& sink) const {
   const uint32_t head_dim = shape_.head_dim;
   EncodeBuffers buffers(head_dim);
   std::array<uint32_t, codec::kNumStoredTiers> done_of{};
@@ -113,14 +137,17 @@ void LayerCache::EncodeHead(const codec::Equalization* map, std::span<const code
     const uint32_t batch = std::min(kBatchTokens, count - done);
     if (tiers.empty()) {
       LoadRun(residual_, kv_head, first + done, batch, buffers.tier_keys.data(), buffers.tier_values.data());
-      EncodeTier(map, codec::TierOf(precision_.codec), kv_head, batch, done, buffers, sink);
+      EncodeTier(map, codec::TierOf(precision_.codec), kv_head, batch, done, buffers, sink.rows);
       continue;
     }
     LoadRun(residual_, kv_head, first + done, batch, buffers.keys.data(), buffers.values.data());
     for (const codec::Tier tier : codec::kStoredTiers) {
-      const uint32_t rows = buffers.Gather(tier, tiers.subspan(done, batch), head_dim);
+      uint32_t rows = buffers.Gather(tier, tiers.subspan(done, batch), head_dim);
+      if (tier == codec::Tier::kInt4) {
+        rows = buffers.FillPages(sink, rows, head_dim);
+      }
       if (rows > 0) {
-        EncodeTier(map, tier, kv_head, rows, done_of[static_cast<size_t>(tier)], buffers, sink);
+        EncodeTier(map, tier, kv_head, rows, done_of[static_cast<size_t>(tier)], buffers, sink.rows);
         done_of[static_cast<size_t>(tier)] += rows;
       }
     }
@@ -172,14 +199,19 @@ Status LayerCache::EncodeDue(codec::PromptTail tail, ThreadPool* pool, const cod
   return OkStatus();
 }
 
-Status LayerCache::ExtendTiers(const codec::TierCounts& counts) {
+Status LayerCache::ExtendTiers(const codec::TierCounts& counts, uint32_t num_pages) {
+  const uint32_t in_pages = num_pages * codec::kInt4PageTokens;
+  codec::TierCounts rows = counts;
+  rows.int4 -= in_pages;
+  KVANT_RETURN_IF_ERROR(pages_.Extend(in_pages));
   for (const codec::Tier tier : codec::kStoredTiers) {
-    if (Status status = run(tier).Extend(counts.of(tier)); !status.ok()) {
+    if (Status status = run(tier).Extend(rows.of(tier)); !status.ok()) {
+      pages_.Shrink(in_pages);
       for (const codec::Tier done : codec::kStoredTiers) {
         if (done == tier) {
           return status;
         }
-        run(done).Shrink(counts.of(done));
+        run(done).Shrink(rows.of(done));
       }
     }
   }
@@ -216,18 +248,23 @@ Status LayerCache::MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* p
   if (tiers != nullptr) {
     counts = tiers->counts;
   }
+  const uint32_t num_pages = NumInt4Pages(counts);
   KVANT_RETURN_IF_ERROR(SkipEncoded(skipped));
-  const codec::TierCounts before = tier_counts();
-  KVANT_RETURN_IF_ERROR(ExtendTiers(counts));
+  const codec::TierCounts before = row_counts();
+  const uint32_t first_position = sinks_.num_tokens() + num_encoded();
+  KVANT_RETURN_IF_ERROR(ExtendTiers(counts, num_pages));
   ForEachHead(pool, [&](uint32_t kv_head) {
     const std::span<const codec::Tier> ids = tiers == nullptr ? std::span<const codec::Tier>() : tiers->OfHead(kv_head);
-    EncodeHead(map, ids, kv_head, skipped, count - skipped,
-               [&](codec::Tier tier, uint32_t first, uint32_t rows, const codec::ConstTokenRows& keys,
-                   const codec::ConstTokenRows& values) {
-                 StoreTier(tier, kv_head, before.of(tier) + first, rows, keys, values);
-               });
+    const auto store_rows = [&](codec::Tier tier, uint32_t first, uint32_t rows, const codec::ConstTokenRows& keys,
+                                const codec::ConstTokenRows& values) {
+      StoreTier(tier, kv_head, before.of(tier) + first, rows, keys, values);
+    };
+    const auto store_page = [&](uint32_t page, const Half* keys, const Half* values) {
+      PackRows(kv_head, keys, values, {pages_.record(page, kv_head), pair_format_->page_bytes()});
+    };
+    EncodeHead(map, ids, kv_head, skipped, count - skipped, {store_rows, num_pages, store_page});
     if (precision_.spectrum) {
-      AddPositions(ids, kv_head, sinks_.num_tokens() + before.total(), count - skipped);
+      AddPositions(ids, kv_head, first_position, count - skipped);
     }
   });
   return DropResidualFront(count);

@@ -52,9 +52,9 @@ void LayerCache::ExportHead(const codec::LayerBlockLayout& layout, uint32_t kv_h
     LoadRows(run(tier), kv_head, RowsOf(to.key_codes, to.key_scales, to.key_zeros),
              RowsOf(to.value_codes, to.value_scales, to.value_zeros));
   }
-  const size_t page_bytes = layout.pairs ? layout.pairs->page_bytes() : 0;
-  const uint32_t num_pages = layout.pairs ? pages_.num_tokens() / layout.pairs->format.page_tokens : 0;
-  for (uint32_t page = pages_.num_released() / std::max(pages_.layout().capacity, 1U); page < num_pages; ++page) {
+  const size_t page_bytes = layout.page_bytes();
+  const uint32_t capacity = std::max(pages_.layout().capacity, 1U);
+  for (uint32_t page = pages_.num_released() / capacity; page < pages_.num_tokens() / capacity; ++page) {
     std::memcpy(head.pages.data() + page * page_bytes, pages_.record(page, kv_head), page_bytes);
   }
   LoadRun(residual_, kv_head, 0, layout.split.num_tail, As<Half>(head.tail_keys).data(),

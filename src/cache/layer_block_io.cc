@@ -116,7 +116,11 @@ codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail, const code
     layout.tiers = tiers == nullptr ? codec::TierCounts{} : tiers->counts;
     layout.progressive = precision_.is_progressive();
   }
-  layout.pairs = pair_format_;
+  if (precision_.has_int4_pages()) {
+    layout.int4_pages = NumInt4Pages(*layout.tiers);
+  } else {
+    layout.pairs = pair_format_;
+  }
   return layout;
 }
 
@@ -139,7 +143,8 @@ void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std
 void LayerCache::WriteBeforeHeads(const codec::LayerBlockLayout& layout, const codec::Equalization* map,
                                   std::span<std::byte> block) const {
   if (layout.tiers) {
-    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped};
+    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped,
+                               layout.int4_pages.value_or(0)};
     std::memcpy(block.data(), counts, layout.counts_bytes());
   }
   if (layout.pairs) {
@@ -165,14 +170,18 @@ void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::E
   if (layout.pairs) {
     WritePages(kv_head, skipped, head.pages);
   } else {
+    const auto write_rows = [&](codec::Tier tier, uint32_t first, uint32_t, const codec::ConstTokenRows& keys,
+                                const codec::ConstTokenRows& values) {
+      const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
+      const size_t row_bytes = layout.format_of(tier).code_bytes;
+      CopyRows(keys, first, row_bytes, to.key_codes, to.key_scales, to.key_zeros);
+      CopyRows(values, first, row_bytes, to.value_codes, to.value_scales, to.value_zeros);
+    };
+    const auto write_page = [&](uint32_t page, const Half* keys, const Half* values) {
+      PackRows(kv_head, keys, values, head.pages.subspan(page * layout.page_bytes(), layout.page_bytes()));
+    };
     EncodeHead(map, ids, kv_head, skipped, layout.split.num_encoded,
-               [&](codec::Tier tier, uint32_t first, uint32_t, const codec::ConstTokenRows& keys,
-                   const codec::ConstTokenRows& values) {
-                 const codec::LayerBlockTier<std::byte>& to = head.tiers[static_cast<size_t>(tier)];
-                 const size_t row_bytes = layout.format_of(tier).code_bytes;
-                 CopyRows(keys, first, row_bytes, to.key_codes, to.key_scales, to.key_zeros);
-                 CopyRows(values, first, row_bytes, to.value_codes, to.value_scales, to.value_zeros);
-               });
+               {write_rows, layout.int4_pages.value_or(0), write_page});
   }
   LoadRun(residual_, kv_head, skipped + layout.split.num_encoded, layout.split.num_tail,
           As<Half>(head.tail_keys).data(), As<Half>(head.tail_values).data());
@@ -184,8 +193,9 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
   }
   const bool same_shape = layout.shape == shape_ && layout.codec == precision_.codec;
   if (!same_shape || layout.tiers.has_value() != precision_.spectrum.has_value() ||
-      layout.progressive != precision_.is_progressive() || layout.pairs.has_value() != precision_.pairs.has_value() ||
-      layout.split.num_sinks > precision_.num_sinks) {
+      layout.progressive != precision_.is_progressive() ||
+      layout.int4_pages.has_value() != precision_.has_int4_pages() ||
+      layout.pairs.has_value() != precision_.pairs.has_value() || layout.split.num_sinks > precision_.num_sinks) {
     return {StatusCode::kMismatch, "a layer block of another shape, codec or number of sinks"};
   }
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
@@ -200,6 +210,9 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
   }
   if (layout.pairs) {
     KVANT_RETURN_IF_ERROR(AdoptPairHeader(layout, block));
+  }
+  if (layout.int4_pages) {
+    KVANT_RETURN_IF_ERROR(CheckInt4Pages(layout, block));
   }
   codec::TierMap tiers;
   if (layout.tiers) {
@@ -231,7 +244,8 @@ Status LayerCache::ReserveSlots(const codec::LayerBlockLayout& layout) {
   }
   KVANT_RETURN_IF_ERROR(sinks_.Extend(whole.num_sinks));
   KVANT_RETURN_IF_ERROR(SkipEncoded(whole.num_encoded - layout.split.num_encoded));
-  KVANT_RETURN_IF_ERROR(layout.pairs ? pages_.Extend(layout.split.num_encoded) : ExtendTiers(layout.counts()));
+  KVANT_RETURN_IF_ERROR(layout.pairs ? pages_.Extend(layout.split.num_encoded)
+                                     : ExtendTiers(layout.counts(), layout.int4_pages.value_or(0)));
   KVANT_RETURN_IF_ERROR(residual_.Skip(whole.num_tail - layout.split.num_tail));
   return residual_.Extend(layout.split.num_tail);
 }
@@ -243,12 +257,10 @@ void LayerCache::AdoptHead(const codec::LayerBlockLayout& layout, uint32_t kv_he
            As<const Half>(head.sink_keys).data(), As<const Half>(head.sink_values).data(), shape_.head_dim);
   for (const codec::Tier tier : codec::kStoredTiers) {
     const codec::LayerBlockTier<const std::byte>& rows = head.tiers[static_cast<size_t>(tier)];
-    const uint32_t count = layout.counts().of(tier);
+    const uint32_t count = layout.rows_of(tier);
     StoreTier(tier, kv_head, first(run(tier), count), count, KeysOf(rows), ValuesOf(rows));
   }
-  if (layout.pairs) {
-    AdoptPages(kv_head, head.pages);
-  }
+  AdoptPages(kv_head, head.pages);
   StoreRun(residual_, kv_head, first(residual_, layout.split.num_tail), layout.split.num_tail,
            As<const Half>(head.tail_keys).data(), As<const Half>(head.tail_values).data(), shape_.head_dim);
 }

@@ -40,6 +40,7 @@ LayerCache::LayerCache(const codec::CacheShape& shape, const codec::Precision& p
   if (precision.spectrum) {
     positions_.fill(std::vector<std::vector<int32_t>>(shape.num_kv_heads));
   }
+  UseInt4Pages();
 }
 
 std::array<PageRun, codec::kNumStoredTiers> LayerCache::MakeTierRuns(const codec::CacheShape& shape,
@@ -53,8 +54,15 @@ std::array<PageRun, codec::kNumStoredTiers> LayerCache::MakeTierRuns(const codec
 }
 
 codec::TierCounts LayerCache::tier_counts() const {
+  codec::TierCounts counts = row_counts();
+  counts.int4 += precision_.has_int4_pages() ? pages_.num_tokens() : 0;
+  counts.dropped = num_dropped_;
+  return counts;
+}
+
+codec::TierCounts LayerCache::row_counts() const {
   return {run(codec::Tier::kFp16).num_tokens(), run(codec::Tier::kInt8).num_tokens(),
-          run(codec::Tier::kInt4).num_tokens(), num_dropped_};
+          run(codec::Tier::kInt4).num_tokens(), 0};
 }
 
 codec::LayerBlockLayout LayerCache::block_layout() const {
@@ -62,7 +70,11 @@ codec::LayerBlockLayout LayerCache::block_layout() const {
   if (precision_.spectrum) {
     layout.tiers = tier_counts();
   }
-  layout.pairs = pair_format_;
+  if (precision_.has_int4_pages()) {
+    layout.int4_pages = pages_.num_tokens() / codec::kInt4PageTokens;
+  } else {
+    layout.pairs = pair_format_;
+  }
   return layout;
 }
 
@@ -71,7 +83,7 @@ uint64_t LayerCache::allocated_bytes() const {
   uint64_t bytes = sinks_.allocated_bytes() + residual_.allocated_bytes() + pages_.allocated_bytes() + map_bytes +
                    block_layout().pair_bytes();
   for (const codec::Tier tier : codec::kStoredTiers) {
-    const uint64_t position_bytes = precision_.spectrum ? sizeof(int32_t) * run(tier).num_tokens() : 0;
+    const uint64_t position_bytes = precision_.spectrum ? sizeof(int32_t) * tier_counts().of(tier) : 0;
     bytes += run(tier).allocated_bytes() + position_bytes * shape_.num_kv_heads;
   }
   return bytes;
@@ -117,6 +129,7 @@ void LayerCache::Clear() {
   pages_.Shrink(pages_.num_tokens());
   plans_.clear();
   pair_format_.reset();
+  UseInt4Pages();
   num_dropped_ = 0;
   num_skipped_ = 0;
   residual_.Shrink(residual_.num_tokens());

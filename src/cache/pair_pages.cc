@@ -11,7 +11,7 @@
 namespace kvant::cache {
 namespace {
 
-Status CheckScales(const codec::PairPageLayout& layout, std::span<const std::byte> page, uint32_t kv_head) {
+Status CheckPage(const codec::PairPageLayout& layout, std::span<const std::byte> page, uint32_t kv_head) {
   const auto finite = [&](size_t begin, size_t end) {
     const auto* halves = reinterpret_cast<const Half*>(page.data() + begin);
     return AllFinite(std::span(halves, (end - begin) / sizeof(Half)));
@@ -20,6 +20,13 @@ Status CheckScales(const codec::PairPageLayout& layout, std::span<const std::byt
     return OkStatus();
   }
   return {StatusCode::kNumeric, "NaN or infinity in the scales of a page of KV head " + std::to_string(kv_head)};
+}
+
+Status CheckPages(const codec::PairPageLayout& layout, std::span<const std::byte> pages, uint32_t kv_head) {
+  for (size_t at = 0; at < pages.size(); at += layout.total_bytes) {
+    KVANT_RETURN_IF_ERROR(CheckPage(layout, pages.subspan(at, layout.total_bytes), kv_head));
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -42,11 +49,23 @@ void LayerCache::UseMaps(const codec::LayerMaps& maps) {
 }
 
 codec::LayerMaps LayerCache::maps() const {
-  codec::LayerMaps maps{pair_format_, {}, equalization_};
+  if (!precision_.pairs) {
+    return {std::nullopt, {}, equalization_};
+  }
+  codec::LayerMaps maps{pair_format_, {}, std::nullopt};
   for (const kernels::PairPlan& plan : plans_) {
     maps.widths.push_back(plan.map());
   }
   return maps;
+}
+
+// The same map for all prompts: what a page is like is known from the start. A head dimension that pages cannot have
+// is refused before anything is encoded (codec::CheckPrecision).
+void LayerCache::UseInt4Pages() {
+  if (precision_.has_int4_pages() && codec::CheckPrecision(precision_, shape_.head_dim).ok()) {
+    pair_format_ = codec::Int4PageFormat(shape_.head_dim);
+    UsePairMaps(std::vector(shape_.num_kv_heads, codec::Int4PageMap(shape_.head_dim)));
+  }
 }
 
 void LayerCache::UsePairMaps(std::vector<codec::WidthMap> maps) {
@@ -63,9 +82,17 @@ kernels::AttendSegment LayerCache::PairSegment(uint32_t kv_head) const {
   segment.record_offset = pages_.record_offset(kv_head);
   segment.num_tokens = pages_.num_tokens();
   segment.first_position = static_cast<int32_t>(sinks_.num_tokens());
+  if (precision_.spectrum) {
+    segment.positions = positions_[static_cast<size_t>(codec::Tier::kInt4)][kv_head].data();
+  }
   segment.pair = &plans_[kv_head];
   segment.rotated_values = pair_format_->rotated_values;
   return segment;
+}
+
+// One page of rows that lie together.
+void LayerCache::PackRows(uint32_t kv_head, const Half* keys, const Half* values, std::span<std::byte> page) const {
+  kernels::PackPairPage(isa_, plans_[kv_head], keys, values, shape_.head_dim, page);
 }
 
 // One page of residual tokens from `first` on.
@@ -78,7 +105,7 @@ void LayerCache::PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte>
   if (pair_format_->rotated_values) {
     kernels::RotateValueRows(isa_, head_dim, values.data(), head_dim, tokens, values.data(), head_dim);
   }
-  kernels::PackPairPage(isa_, plans_[kv_head], keys.data(), values.data(), head_dim, page);
+  PackRows(kv_head, keys.data(), values.data(), page);
 }
 
 // The residual's first `count` tokens, of which the first `skipped` are out of reach: whole pages, both.
@@ -115,10 +142,7 @@ Status LayerCache::AdoptPairHeader(const codec::LayerBlockLayout& layout, std::s
                          codec::TakeWidthMaps(*layout.pairs, shape_.num_kv_heads, block));
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
     const codec::PairPageLayout page_layout = codec::PairPageLayout::Make(layout.pairs->format, maps[kv_head]);
-    const std::span<const std::byte> pages = codec::HeadOf(layout, block, kv_head).pages;
-    for (size_t at = 0; at < pages.size(); at += page_layout.total_bytes) {
-      KVANT_RETURN_IF_ERROR(CheckScales(page_layout, pages.subspan(at, page_layout.total_bytes), kv_head));
-    }
+    KVANT_RETURN_IF_ERROR(CheckPages(page_layout, codec::HeadOf(layout, block, kv_head).pages, kv_head));
   }
   const auto planned = [](const kernels::PairPlan& plan, const codec::WidthMap& map) { return plan.map() == map; };
   if (!plans_.empty() && !std::equal(plans_.begin(), plans_.end(), maps.begin(), maps.end(), planned)) {
@@ -129,7 +153,17 @@ Status LayerCache::AdoptPairHeader(const codec::LayerBlockLayout& layout, std::s
   return OkStatus();
 }
 
+Status LayerCache::CheckInt4Pages(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) const {
+  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
+    KVANT_RETURN_IF_ERROR(CheckPages(plans_[kv_head].layout(), codec::HeadOf(layout, block, kv_head).pages, kv_head));
+  }
+  return OkStatus();
+}
+
 void LayerCache::AdoptPages(uint32_t kv_head, std::span<const std::byte> pages) {
+  if (pages.empty()) {
+    return;
+  }
   const size_t page_bytes = pair_format_->page_bytes();
   const auto count = static_cast<uint32_t>(pages.size() / page_bytes);
   const uint32_t first = pages_.num_tokens() / pair_format_->format.page_tokens - count;

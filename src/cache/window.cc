@@ -31,9 +31,16 @@ void LayerCache::FreeUnreachable() {
     for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
       tokens = std::min(tokens, TierTokensBefore(tier, kv_head, position));
     }
+    if (tier == codec::Tier::kInt4 && precision_.has_int4_pages()) {
+      const uint32_t in_pages = std::min(tokens, pages_.num_tokens());
+      pages_.Release(in_pages);
+      tokens -= in_pages;
+    }
     run(tier).Release(tokens);
   }
-  pages_.Release(position - std::min(position, sinks_.num_tokens()));
+  if (precision_.pairs) {
+    pages_.Release(position - std::min(position, sinks_.num_tokens()));
+  }
   const uint32_t residual_begin = sinks_.num_tokens() + num_encoded();
   if (precision_.is_exact() && position > residual_begin) {  // else it is read again, to be encoded
     residual_.Release(position - residual_begin);
@@ -52,6 +59,9 @@ codec::LayerBlockLayout LayerCache::reachable_layout() const {
         gone += TierTokensBefore(tier, kv_head, position);
       }
       layout.tiers->of(tier) -= gone / shape_.num_kv_heads;
+      if (tier == codec::Tier::kInt4 && layout.int4_pages) {
+        layout.int4_pages = std::min(*layout.int4_pages, layout.tiers->int4 / codec::kInt4PageTokens);
+      }
       left += layout.tiers->of(tier);
     }
     layout.tiers->dropped = split.num_encoded - std::min(left, split.num_encoded);

@@ -182,7 +182,7 @@ void AddEvalCommand(Program& program) {
   AddEngineFlags(*command, flags->engine);
   AddOption(*command, "--kv", flags->kv,
             "Precisions to compare with fp16, separated by commas; references that no cache holds, too: kitty:R%, "
-            "reselect:WORD, keys:WORD, gathered:b=B");
+            "reselect:WORD, keys:WORD");
   AddOption(*command, "--protocol", flags->protocol,
             "prompt: exact prompt, quantized, then the rest scored over it; all: every query meets quantized keys");
   AddOption(*command, "--text", flags->text, "Text file to score");

@@ -59,7 +59,7 @@ void AddKvFlags(CLI::App& command, GenerateFlags& flags) {
             "with ,eq=on|off|model ,sinks=N ,residual=N|inf; or pair pages, pnmix:H/L@R% or pairs:B with ,v=2|3|4|8 "
             ",map=model "
             "(default: int8; where something is sent as-received). A spectrum takes ,policy= ,importance= ,scope= "
-            ",decay=, a progressive one ,refine= (README)");
+            ",decay= ,int4=rows|pages, a progressive one ,refine= (README)");
   AddOption(
       command, "--wire", flags.wire,
       "Precision of what is sent, the same words (default: int8). The first N of sinks=N stay fp16, and with eq=on "

@@ -39,7 +39,7 @@ LayerBlockHead<Byte> CutHead(const LayerBlockLayout& layout, std::span<Byte> blo
   for (const Tier tier : kStoredTiers) {
     LayerBlockTier<Byte>& section = head.tiers[static_cast<size_t>(tier)];
     const RowFormat format = layout.format_of(tier);
-    const size_t rows = layout.counts().of(tier);
+    const size_t rows = layout.rows_of(tier);
     const size_t codes = format.code_bytes * rows;
     const size_t scales = format.has_scale ? sizeof(Half) * rows : 0;
     const size_t zeros = format.has_zero ? sizeof(Half) * rows : 0;
@@ -115,15 +115,22 @@ size_t LayerBlockLayout::pair_bytes() const {
   return pairs ? kPairFormatBytes + pairs->map_bytes() * shape.num_kv_heads : 0;
 }
 
+uint32_t LayerBlockLayout::num_int4_paged() const { return int4_pages.value_or(0) * kInt4PageTokens; }
+
+size_t LayerBlockLayout::page_bytes() const {
+  return pairs ? pairs->page_bytes() : int4_pages ? Int4PageFormat(shape.head_dim).page_bytes() : 0;
+}
+
 size_t LayerBlockLayout::pages_bytes() const {
-  return pairs ? CeilDiv(split.num_encoded, pairs->format.page_tokens) * pairs->page_bytes() : 0;
+  const size_t pages = pairs ? CeilDiv(split.num_encoded, pairs->format.page_tokens) : int4_pages.value_or(0);
+  return pages * page_bytes();
 }
 
 size_t LayerBlockLayout::head_bytes() const {
   const size_t exact_tokens = size_t{split.num_sinks} + split.num_tail;
   size_t rows = exact_tokens * RowBytes(TokenCodec::kFp16, shape.head_dim);
   for (const Tier tier : kStoredTiers) {
-    rows += counts().of(tier) * format_of(tier).bytes();
+    rows += rows_of(tier) * format_of(tier).bytes();
   }
   return tier_id_bytes() + pages_bytes() + 2 * rows;
 }

@@ -42,6 +42,17 @@ size_t PairBlockFormat::page_bytes() const {
   return keys + values;
 }
 
+PairBlockFormat Int4PageFormat(uint32_t head_dim) {
+  constexpr uint32_t kBits = WidthMap::kMaxKeyBits;
+  const PairFormat format{
+      .head_dim = head_dim, .page_tokens = kInt4PageTokens, .value_bits = kBits, .value_group = head_dim};
+  return {format, PairLayout::kHalfSplit, false, kBits * head_dim};
+}
+
+WidthMap Int4PageMap(uint32_t head_dim) {
+  return {PairLayout::kHalfSplit, std::vector<uint8_t>(head_dim / 2, uint8_t{WidthMap::kMaxKeyBits})};
+}
+
 PairBlockFormat PairBlockFormatOf(const PairPrecision& precision, uint32_t head_dim, PairLayout pairs,
                                   std::span<const WidthMap> maps) {
   PairBlockFormat block{precision.FormatOf(head_dim), pairs, precision.rotate_values, 0};

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <vector>
 
+#include "kvant/codec/pair_block.h"
 #include "kvant/codec/pair_precision.h"
 #include "kvant/codec/reference_words.h"
 #include "kvant/codec/tiers.h"
@@ -137,7 +138,9 @@ Result<Precision> ParsePrecision(std::string_view word) {
 }
 
 Status CheckPrecision(const Precision& precision, uint32_t head_dim) {
-  const Status status = precision.pairs ? CheckPairFormat(precision.pairs->FormatOf(head_dim)) : CheckHeadDim(head_dim);
+  const Status status = precision.pairs              ? CheckPairFormat(precision.pairs->FormatOf(head_dim))
+                        : precision.has_int4_pages() ? CheckPairFormat(Int4PageFormat(head_dim).format)
+                                                     : CheckHeadDim(head_dim);
   return status.WithContext("precision '" + PrecisionWord(precision) + "'");
 }
 

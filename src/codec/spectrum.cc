@@ -20,6 +20,7 @@ constexpr std::array kImportances = {Name{std::string_view("attention"), Importa
 constexpr std::array kScopes = {Name{std::string_view("head"), RankScope::kHead},
                                 Name{std::string_view("layer"), RankScope::kLayer},
                                 Name{std::string_view("model"), RankScope::kModel}};
+constexpr std::array kInt4Layouts = {Name{std::string_view("rows"), false}, Name{std::string_view("pages"), true}};
 constexpr std::array kKept = {Name{std::string_view("best"), TierRule::kSws},
                               Name{std::string_view("prefix"), TierRule::kSwsPrefix}};
 
@@ -64,6 +65,9 @@ Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectr
   if (name == "keep" && IsSws(spectrum->rule)) {
     return Choose(kKept, name, value, &spectrum->rule);
   }
+  if (name == "int4" && !spectrum->progressive && !IsSelection(spectrum->rule)) {
+    return Choose(kInt4Layouts, name, value, &spectrum->int4_pages);
+  }
   if (name == "refine" && spectrum->progressive) {
     return TakeNumber(name, value, &spectrum->refine.emplace());
   }
@@ -79,7 +83,7 @@ Status ApplySpectrumOption(std::string_view name, std::string_view value, Spectr
   return Invalid(name, spectrum->rule == TierRule::kPdTrim
                            ? "is unknown; known are eq=, sinks=, residual=, first="
                            : "is unknown; known are eq=, sinks=, residual=, policy= (spectrum, progressive), "
-                             "importance=, scope=, decay=, refine= (progressive), keep= (sws)");
+                             "importance=, scope=, decay=, int4= (spectrum), refine= (progressive), keep= (sws)");
 }
 
 Status CheckSpectrum(const Spectrum& spectrum) {
@@ -127,6 +131,9 @@ std::string SpectrumWord(const Spectrum& spectrum) {
   }
   if (spectrum.decay != defaults.decay) {
     word += ",decay=" + Decimal(spectrum.decay);
+  }
+  if (spectrum.int4_pages) {
+    word += ",int4=" + std::string(NameOf(kInt4Layouts, true));
   }
   if (spectrum.refine) {
     word += ",refine=" + Decimal(*spectrum.refine);

@@ -306,6 +306,9 @@ void AttentionOp::AddMass(const cache::LayerCache& cache, uint32_t layer, uint32
   for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
     const cache::ChunkSlices slices = cache.Chunk(kv_head, chunk);
     for (const kernels::AttendSlice& slice : slices.span()) {
+      if (slice.segment.pair != nullptr) {
+        continue;  // of an earlier prompt: its tiers are given out
+      }
       state.block_mass.assign(RoundUp(slice.num_tokens, codec::kTileTokens), 0.0F);
       rows.AddMass(slice, state.log_sums, state.block_mass);
       for (uint32_t t = 0; t < slice.num_tokens; ++t) {

@@ -8,9 +8,7 @@ namespace {
 constexpr std::string_view kExactValues = "keys:";
 constexpr std::string_view kKitty = "kitty:";
 constexpr std::string_view kReselect = "reselect:";
-constexpr std::string_view kGathered = "gathered:";
 constexpr std::string_view kKittyWidths = "pnmix:4/2@";
-constexpr std::string_view kSpectrum = "spectrum:";
 
 bool Skip(std::string_view prefix, std::string_view* word) {
   const bool found = word->starts_with(prefix);
@@ -34,12 +32,6 @@ Status CheckStart(std::string_view word, const Candidate& candidate) {
   if (precision.pairs && precision.maps_of_model) {
     return Invalid(word, "is a reference, whose maps are of the prompt: map=model has no meaning for it");
   }
-  if (candidate.keys == KeysOf::kGathered) {
-    return precision.spectrum->scope == codec::RankScope::kModel ||
-                   precision.spectrum->rule == codec::TierRule::kAdaptive
-               ? Invalid(word, "is taken layer by layer, and drops no tokens")
-               : OkStatus();
-  }
   return precision.pairs ? OkStatus() : Invalid(word, "is a reference of pair pages");
 }
 
@@ -56,9 +48,6 @@ Result<Candidate> ParseCandidate(std::string_view word) {
   } else if (Skip(kReselect, &rest)) {
     candidate.keys = KeysOf::kReselection;
     start = rest;
-  } else if (!candidate.exact_values && Skip(kGathered, &rest)) {
-    candidate.keys = KeysOf::kGathered;
-    start = std::string(kSpectrum) + std::string(rest);
   } else {
     start = rest;
   }
@@ -79,8 +68,6 @@ std::string CandidateWord(const Candidate& candidate) {
     word = std::string(kKitty) + codec::PairPrecisionWord(pairs).substr(kKittyWidths.size());
   } else if (candidate.keys == KeysOf::kReselection) {
     word = std::string(kReselect) + word;
-  } else if (candidate.keys == KeysOf::kGathered) {
-    word = std::string(kGathered) + word.substr(kSpectrum.size());
   }
   return candidate.exact_values ? std::string(kExactValues) + word : word;
 }

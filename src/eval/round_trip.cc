@@ -9,8 +9,6 @@
 namespace kvant::eval {
 namespace {
 
-constexpr uint32_t kGatheredTokens = 128;  // of a page
-constexpr uint32_t kGatheredBits = 4;
 constexpr double kScaleAndZeroBits = 32;
 
 void Store(const PlainHead& head, uint32_t kv_head, cache::LayerCache* cache) {
@@ -50,26 +48,6 @@ std::vector<PageSpan> PagesOf(const cache::LayerCache& stored) {
   return pages;
 }
 
-// The int4 tokens' keys by page and channel, which need no scale and zero of their own any more. Returns what more it
-// takes, in bits.
-double Gather(const PlainHead& exact, PlainHead* head) {
-  const std::vector<uint32_t> widths(head->head_dim, kGatheredBits);
-  std::vector<uint32_t> page;
-  double bits = 0;
-  for (uint32_t t = 0; t < head->num_positions(); ++t) {
-    if (head->tiers[t] == codec::Tier::kInt4) {
-      page.push_back(t);
-      bits -= kScaleAndZeroBits;
-    }
-    if (page.size() == kGatheredTokens || (t + 1 == head->num_positions() && !page.empty())) {
-      RoundTripKeys({codec::PairRule::kMinMax}, widths, page, exact, head);
-      page.clear();
-      bits += kScaleAndZeroBits * head->head_dim;
-    }
-  }
-  return bits;
-}
-
 }  // namespace
 
 engine::PromptStatistics RoundTrip::wanted() const { return engine::StatisticsFor(candidate_.precision); }
@@ -104,9 +82,6 @@ Status RoundTrip::LayerDone(uint32_t layer, cache::LayerCache& cache, const engi
 RoundTrip::Extra RoundTrip::ReplaceKeys(const cache::LayerCache& stored, const engine::LayerStatistics& statistics,
                                         uint32_t layer, uint32_t kv_head, const PlainHead& exact,
                                         PlainHead* head) const {
-  if (candidate_.keys == KeysOf::kGathered) {
-    return {0, Gather(exact, head)};
-  }
   if (candidate_.keys == KeysOf::kPrecision) {
     return {};
   }

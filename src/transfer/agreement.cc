@@ -48,6 +48,9 @@ codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tai
   if (hello.precision.spectrum) {
     layout.tiers.emplace().of(tier) = split.num_encoded;
     layout.progressive = hello.precision.is_progressive();
+    if (hello.precision.has_int4_pages()) {
+      layout.int4_pages = layout.tiers->int4 / codec::kInt4PageTokens;
+    }
   }
   if (hello.precision.pairs) {
     layout.pairs = PairFormatOf(hello, /*largest=*/tier == codec::Tier::kFp16);
@@ -60,6 +63,10 @@ bool IsLaidOut(const codec::LayerBlockLayout& layout, const wire::Hello& hello, 
   const codec::LayerBlockLayout expected = LayoutOf(hello, tail, window);
   if (layout.pairs.has_value() != expected.pairs.has_value() ||
       (layout.pairs && layout.pairs->format.page_tokens != expected.pairs->format.page_tokens)) {
+    return false;
+  }
+  if (layout.int4_pages.has_value() != expected.int4_pages.has_value() ||
+      (layout.int4_pages && *layout.int4_pages != layout.tiers->int4 / codec::kInt4PageTokens)) {
     return false;
   }
   const bool of_the_model = layout.equalized && hello.precision.equalize && expected.split.num_encoded == 0;

@@ -25,6 +25,7 @@ codec::Precision PrecisionOf(const codec::LayerBlockLayout& layout) {
   codec::Precision precision{.codec = layout.codec, .equalize = layout.equalized, .num_sinks = layout.split.num_sinks};
   if (layout.tiers) {
     precision.spectrum.emplace().progressive = layout.progressive;
+    precision.spectrum->int4_pages = layout.int4_pages.has_value();
   }
   if (layout.pairs) {
     precision.pairs.emplace().page_tokens = layout.pairs->format.page_tokens;

@@ -40,10 +40,27 @@ Status CheckPayloadBytes(const FrameView& frame, uint64_t expected);
 inline constexpr uint8_t kTiersNumber = 4;
 inline constexpr uint8_t kProgressiveNumber = 5;  ///< … cut off the progressive code
 inline constexpr uint8_t kPairsNumber = 6;        ///< pair pages
+inline constexpr uint8_t kInt4PagesNumber = 7;    ///< tiers, int4 tokens in pages
 static_assert(kTiersNumber >= codec::kNumTokenCodecs, "a number has one meaning");
 
-constexpr uint8_t CodecNumber(bool pairs, bool tiers, bool progressive, codec::TokenCodec codec) {
-  return pairs ? kPairsNumber : progressive ? kProgressiveNumber : tiers ? kTiersNumber : static_cast<uint8_t>(codec);
+/// What a hello's precision or a layer's layout is.
+struct CodecKind {
+  bool pairs = false;
+  bool tiers = false;
+  bool progressive = false;
+  bool int4_pages = false;
+};
+
+constexpr uint8_t CodecNumber(const CodecKind& kind, codec::TokenCodec codec) {
+  return kind.pairs         ? kPairsNumber
+         : kind.progressive ? kProgressiveNumber
+         : kind.int4_pages  ? kInt4PagesNumber
+         : kind.tiers       ? kTiersNumber
+                            : static_cast<uint8_t>(codec);
+}
+constexpr CodecKind KindOf(uint8_t number) {
+  return {number == kPairsNumber, number == kTiersNumber || number == kProgressiveNumber || number == kInt4PagesNumber,
+          number == kProgressiveNumber, number == kInt4PagesNumber};
 }
 
 /// Errors  kPrecisionUnsupported, naming the number

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kvant/codec/pair_block.h"
 #include "kvant/wire/messages.h"
 #include "wire/envelope.h"
 
@@ -43,16 +44,21 @@ Status CheckHello(const Hello& hello) {
   KVANT_RETURN_IF_ERROR(CheckRange("num_prompt_tokens", hello.num_prompt_tokens, 1, kMaxTokens));
   KVANT_RETURN_IF_ERROR(
       CheckRange("num_context_tokens", hello.num_context_tokens, hello.num_prompt_tokens, kMaxTokens));
+  if (hello.precision.has_int4_pages()) {
+    KVANT_RETURN_IF_ERROR(codec::CheckPairFormat(codec::Int4PageFormat(hello.model.shape.head_dim).format));
+  }
   return CheckPrecision(hello.precision);
 }
 
 Result<codec::Precision> TakePrecision(ByteReader& reader) {
   codec::Precision precision;
   const auto number = reader.Take<uint8_t>();
-  if (number == kTiersNumber || number == kProgressiveNumber) {
+  const CodecKind kind = KindOf(number);
+  if (kind.tiers) {
     precision.spectrum.emplace();  // who chooses the tiers, and how, is the sender's business
-    precision.spectrum->progressive = number == kProgressiveNumber;
-  } else if (number == kPairsNumber) {
+    precision.spectrum->progressive = kind.progressive;
+    precision.spectrum->int4_pages = kind.int4_pages;
+  } else if (kind.pairs) {
     precision.pairs.emplace();  // the layers say the rest
   } else {
     KVANT_ASSIGN_OR_RETURN(precision.codec, CodecOf(number));
@@ -97,8 +103,9 @@ Result<Buffer> EncodeHello(uint64_t session, const Hello& hello) {
     writer.Put(hello.model.rope_digest);
     writer.Put(hello.num_prompt_tokens);
     writer.Put(hello.num_context_tokens);
-    writer.Put(CodecNumber(hello.precision.pairs.has_value(), hello.precision.spectrum.has_value(),
-                           hello.precision.is_progressive(), hello.precision.codec));
+    writer.Put(CodecNumber({hello.precision.pairs.has_value(), hello.precision.spectrum.has_value(),
+                            hello.precision.is_progressive(), hello.precision.has_int4_pages()},
+                           hello.precision.codec));
     writer.Put(static_cast<uint8_t>(hello.precision.equalize));
     writer.Put(static_cast<uint16_t>(hello.precision.num_sinks));
     writer.Put(hello.precision.residual);

@@ -24,6 +24,11 @@ Status CheckTiers(const codec::TierCounts& counts, const codec::TokenSplit& spli
   return CheckRange("tokens in tiers", total, split.num_encoded, split.num_encoded);
 }
 
+Status CheckInt4Pages(const codec::LayerBlockLayout& layout) {
+  KVANT_RETURN_IF_ERROR(codec::CheckPairFormat(codec::Int4PageFormat(layout.shape.head_dim).format));
+  return CheckRange("pages", *layout.int4_pages, 0, layout.tiers->int4 / codec::kInt4PageTokens);
+}
+
 // Payload bytes of a layer frame, or why there can be none.
 Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& layout) {
   KVANT_RETURN_IF_ERROR(CheckShape(layout.shape));
@@ -31,6 +36,9 @@ Result<uint64_t> PayloadBytes(uint32_t layer, const codec::LayerBlockLayout& lay
   KVANT_RETURN_IF_ERROR(CheckSplit(layout.split));
   if (layout.tiers) {
     KVANT_RETURN_IF_ERROR(CheckTiers(*layout.tiers, layout.split));
+  }
+  if (layout.int4_pages) {
+    KVANT_RETURN_IF_ERROR(CheckInt4Pages(layout));
   }
   if (layout.pairs && layout.split.num_encoded % layout.pairs->format.page_tokens != 0) {
     return Status(StatusCode::kInvalidArgument, "num_encoded " + std::to_string(layout.split.num_encoded) +
@@ -64,7 +72,9 @@ Result<BlockFrame> AllocateLayer(uint64_t session, uint32_t layer, const codec::
   KVANT_ASSIGN_OR_RETURN(const uint64_t payload_bytes, PayloadBytes(layer, layout));
   KVANT_ASSIGN_OR_RETURN(Buffer frame, AllocateFrame({FrameType::kLayer, layer, payload_bytes, session}));
   ByteWriter writer(frame.bytes().subspan(kHeaderBytes));
-  writer.Put(CodecNumber(layout.pairs.has_value(), layout.tiers.has_value(), layout.progressive, layout.codec));
+  writer.Put(CodecNumber(
+      {layout.pairs.has_value(), layout.tiers.has_value(), layout.progressive, layout.int4_pages.has_value()},
+      layout.codec));
   writer.Put(static_cast<uint8_t>(layout.equalized));
   writer.Put(static_cast<uint16_t>(layout.shape.head_dim));
   writer.Put(layout.shape.num_kv_heads);
@@ -84,9 +94,9 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   view.layer = frame.header.layer;
   const auto number = reader.Take<uint8_t>();
   view.layout.codec = codec::TokenCodec::kInt8;
-  const bool tiers = number == kTiersNumber || number == kProgressiveNumber;
-  view.layout.progressive = number == kProgressiveNumber;
-  if (!tiers && number != kPairsNumber) {
+  const CodecKind kind = KindOf(number);
+  view.layout.progressive = kind.progressive;
+  if (!kind.tiers && !kind.pairs) {
     KVANT_ASSIGN_OR_RETURN(view.layout.codec, CodecOf(number));
   }
   const auto equalized = reader.Take<uint8_t>();
@@ -101,8 +111,9 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   view.layout.split.num_encoded = reader.Take<uint32_t>();
   view.layout.split.num_tail = reader.Take<uint32_t>();
   view.block = reader.rest();
-  if (tiers) {
+  if (kind.tiers) {
     view.layout.tiers.emplace();
+    view.layout.int4_pages = kind.int4_pages ? std::optional(0U) : std::nullopt;
     if (view.block.size() < view.layout.counts_bytes()) {
       return CheckPayloadBytes(frame, kBlockPrefixBytes + view.layout.counts_bytes());
     }
@@ -110,8 +121,11 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
     for (const codec::Tier tier : codec::kTiers) {
       view.layout.tiers->of(tier) = counts.Take<uint32_t>();
     }
+    if (kind.int4_pages) {
+      view.layout.int4_pages = counts.Take<uint32_t>();
+    }
   }
-  if (number == kPairsNumber) {
+  if (kind.pairs) {
     KVANT_RETURN_IF_ERROR(CheckShape(view.layout.shape));
     if (view.block.size() < codec::kPairFormatBytes) {
       return CheckPayloadBytes(frame, kBlockPrefixBytes + codec::kPairFormatBytes);

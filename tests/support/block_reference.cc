@@ -68,6 +68,13 @@ struct TierSource {
   std::vector<Half> keys;
   std::vector<Half> values;
   uint32_t count = 0;
+
+  void DropFirst(uint32_t rows, uint32_t head_dim) {
+    const auto elements = static_cast<ptrdiff_t>(size_t{rows} * head_dim);
+    keys.erase(keys.begin(), keys.begin() + elements);
+    values.erase(values.begin(), values.begin() + elements);
+    count -= rows;
+  }
 };
 
 TierSource RowsOfTier(const codec::LayerBlockLayout& layout, const LayerRows& rows, uint32_t h, codec::Tier tier,
@@ -119,6 +126,19 @@ void EncodeProgressiveRef(codec::Tier tier, uint32_t head_dim, const std::vector
   }
 }
 
+// The first int4 tokens, keys not equalized.
+void EncodeInt4PagesRef(const TierSource& exact, const codec::LayerBlockLayout& layout, std::span<std::byte> pages) {
+  const uint32_t head_dim = layout.shape.head_dim;
+  const codec::PairFormat format = codec::Int4PageFormat(head_dim).format;
+  const codec::WidthMap map = codec::Int4PageMap(head_dim);
+  for (uint32_t page = 0; page < *layout.int4_pages; ++page) {
+    const size_t at = size_t{page} * format.page_tokens * head_dim;
+    codec::SerializePairPage(format, map,
+                             codec::EncodePairPageRef(format, map, &exact.keys[at], &exact.values[at], head_dim),
+                             pages.subspan(page * layout.page_bytes(), layout.page_bytes()));
+  }
+}
+
 void EncodeTierRef(const codec::LayerBlockLayout& layout, codec::Tier tier, const TierSource& source,
                    const codec::LayerBlockTier<std::byte>& to) {
   const codec::TokenCodec codec = layout.codec_of(tier);
@@ -145,6 +165,23 @@ void DecodeSection(codec::TokenCodec codec, uint32_t head_dim, uint32_t count, s
                      codec::HasScale(codec) ? View<Half>(scales)[t] : Half{},
                      codec::HasZero(codec) ? View<Half>(zeros)[t] : Half{}, row);
     put(t, std::span<float>(row));
+  }
+}
+
+template <typename PutKey, typename PutValue>
+void DecodeInt4Pages(const codec::LayerBlockLayout& layout, std::span<const std::byte> pages, PutKey&& put_key,
+                     PutValue&& put_value) {
+  const uint32_t head_dim = layout.shape.head_dim;
+  const codec::PairFormat format = codec::Int4PageFormat(head_dim).format;
+  std::vector<float> keys(size_t{format.page_tokens} * head_dim);
+  std::vector<float> values(keys.size());
+  for (uint32_t page = 0; page < *layout.int4_pages; ++page) {
+    const std::span<const std::byte> bytes = pages.subspan(page * layout.page_bytes(), layout.page_bytes());
+    codec::DecodePairPageRef(format, codec::ParsePairPage(format, codec::Int4PageMap(head_dim), bytes), keys, values);
+    for (uint32_t t = 0; t < format.page_tokens; ++t) {
+      put_key(page * format.page_tokens + t, std::span(keys).subspan(size_t{t} * head_dim, head_dim));
+      put_value(page * format.page_tokens + t, std::span(values).subspan(size_t{t} * head_dim, head_dim));
+    }
   }
 }
 
@@ -195,8 +232,9 @@ void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows
                     const codec::TierMap* tiers) {
   const codec::TokenSplit& split = layout.split;
   if (layout.tiers) {
-    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped};
-    std::memcpy(block.data(), counts, sizeof counts);
+    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped,
+                               layout.int4_pages.value_or(0)};
+    std::memcpy(block.data(), counts, layout.counts_bytes());
   }
   codec::Equalization map;
   if (layout.equalized) {
@@ -218,7 +256,14 @@ void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows
     }
     for (const codec::Tier tier : codec::kStoredTiers) {
       if (layout.counts().of(tier) > 0) {
-        EncodeTierRef(layout, tier, RowsOfTier(layout, rows, h, tier, ids, map), head.tiers[static_cast<size_t>(tier)]);
+        TierSource source = RowsOfTier(layout, rows, h, tier, ids, map);
+        if (tier == codec::Tier::kInt4 && layout.int4_pages) {
+          codec::LayerBlockLayout exact = layout;
+          exact.equalized = false;
+          EncodeInt4PagesRef(RowsOfTier(exact, rows, h, tier, ids, map), layout, head.pages);
+          source.DropFirst(layout.num_int4_paged(), rows.head_dim);
+        }
+        EncodeTierRef(layout, tier, source, head.tiers[static_cast<size_t>(tier)]);
       }
     }
   }
@@ -358,6 +403,11 @@ DecodedLayer DecodeBlockRef(const codec::LayerBlockLayout& layout, std::span<con
           positions.push_back(split.num_sinks + i);
         }
       }
+      if (tier == codec::Tier::kInt4 && layout.int4_pages) {
+        const auto page_token = [&](uint32_t t) { return positions[t]; };
+        DecodeInt4Pages(layout, head.pages, put(out.keys, page_token, false), put(out.values, page_token, false));
+        positions.erase(positions.begin(), positions.begin() + layout.num_int4_paged());
+      }
       const auto& rows = head.tiers[static_cast<size_t>(tier)];
       const codec::TokenCodec codec = layout.codec_of(tier);
       const auto at = [&](uint32_t t) { return positions[t]; };
@@ -366,9 +416,9 @@ DecodedLayer DecodeBlockRef(const codec::LayerBlockLayout& layout, std::span<con
         DecodeProgressive(tier, head_dim, rows.value_codes, rows.value_scales, put(out.values, at, false));
         continue;
       }
-      DecodeSection(codec, head_dim, layout.counts().of(tier), rows.key_codes, rows.key_scales, rows.key_zeros,
+      DecodeSection(codec, head_dim, layout.rows_of(tier), rows.key_codes, rows.key_scales, rows.key_zeros,
                     put(out.keys, at, codec::HasScale(codec)));
-      DecodeSection(codec, head_dim, layout.counts().of(tier), rows.value_codes, rows.value_scales, rows.value_zeros,
+      DecodeSection(codec, head_dim, layout.rows_of(tier), rows.value_codes, rows.value_scales, rows.value_zeros,
                     put(out.values, at, false));
     }
     const uint32_t tail = split.num_sinks + split.num_encoded;

@@ -20,6 +20,7 @@ constexpr uint64_t kSession = 0x0123456789ABCDEF;
 constexpr uint32_t kTiers = 4;
 constexpr uint32_t kProgressive = 5;
 constexpr uint32_t kPairs = 6;
+constexpr uint32_t kInt4Pages = 7;
 
 class Lines {
  public:
@@ -54,6 +55,7 @@ std::string HelloFields(const wire::Hello& hello) {
       .Add("num_context_tokens", hello.num_context_tokens)
       .Add("codec", hello.precision.pairs              ? kPairs
                     : hello.precision.is_progressive() ? kProgressive
+                    : hello.precision.has_int4_pages() ? kInt4Pages
                     : hello.precision.spectrum         ? kTiers
                                                        : static_cast<uint32_t>(hello.precision.codec))
       .Add("equalize", static_cast<uint32_t>(hello.precision.equalize))
@@ -107,8 +109,10 @@ WireSample LayerSample(const std::string& name, uint32_t layer, const codec::Lay
   sample.values = decoded.keys;
   sample.values.insert(sample.values.end(), decoded.values.begin(), decoded.values.end());
   Lines lines = Begin("layer", layer);
-  lines.Add("codec", layout.progressive ? kProgressive
-                     : layout.tiers     ? kTiers
+  lines
+      .Add("codec", layout.progressive  ? kProgressive
+                    : layout.int4_pages ? kInt4Pages
+                    : layout.tiers      ? kTiers
                                         : static_cast<uint32_t>(layout.codec))
       .Add("equalized", static_cast<uint32_t>(layout.equalized))
       .Add("head_dim", layout.shape.head_dim)
@@ -125,6 +129,9 @@ WireSample LayerSample(const std::string& name, uint32_t layer, const codec::Lay
         .Add("int8", layout.tiers->int8)
         .Add("int4", layout.tiers->int4)
         .Add("dropped", layout.tiers->dropped);
+  }
+  if (layout.int4_pages) {
+    lines.Add("int4_pages", *layout.int4_pages);
   }
   sample.fields = lines.Take();
   return sample;
@@ -308,6 +315,13 @@ void AddTokenLayerSamples(uint32_t layer, std::vector<WireSample>& samples) {
       const std::string name = std::string(equalized ? "layer_tiers_eq_d" : "layer_tiers_d") + std::to_string(head_dim);
       samples.push_back(LayerSample(name, layer, {shape, TokenCodec::kInt8, equalized, {4, 133, 5}, counts}, layer));
       ++layer;
+      if (head_dim % 16 == 0) {
+        codec::LayerBlockLayout pages{
+            shape, TokenCodec::kInt8, equalized, {4, 433, 5}, codec::TierCounts{20, 30, 370, 13}};
+        pages.int4_pages = equalized ? 2 : 1;  // a later prompt's int4 tokens have rows, however many
+        samples.push_back(LayerSample("layer_int4_pages_" + std::to_string(layer), layer, pages, layer));
+        ++layer;
+      }
       if (equalized) {
         samples.push_back(LayerSample("layer_progressive_d" + std::to_string(head_dim), layer,
                                       {shape, TokenCodec::kInt8, true, {4, 133, 5}, counts, true}, layer));
@@ -327,6 +341,7 @@ std::vector<WireSample> GoldenSamples() {
   samples.push_back(HelloSample("hello_tiers", "spectrum,sinks=2"));
   samples.push_back(HelloSample("hello_progressive", "progressive,sinks=2"));
   samples.push_back(HelloSample("hello_pairs", "pnmix:3/1@50%,g=64"));
+  samples.push_back(HelloSample("hello_int4_pages", "spectrum,int4=pages,sinks=2"));
   samples.push_back(VerdictSample("hello_reply_accept", "hello reply", {}));
   samples.push_back(
       VerdictSample("hello_reply_refuse", "hello reply", {StatusCode::kMismatch, "head_dim: sender 64, receiver 80"}));
@@ -350,6 +365,9 @@ std::vector<WireSample> GoldenSamples() {
       PairSample("layer_pairs_means", layer, {30, 1, 32},
                  {32, 32, 2, 32, codec::PairRule::kMinMax, codec::PairRule::kMinMax, codec::OneBitRule::kMeans},
                  codec::PairLayout::kHalfSplit, {1, 32, 2}));
+  codec::LayerBlockLayout pages{{30, 1, 32}, TokenCodec::kInt8, true, {1, 136, 1}, codec::TierCounts{1, 2, 131, 2}};
+  pages.int4_pages = 1;
+  samples.push_back(LayerSample("layer_tiers_pages", layer + 1, pages, 1));
   samples.push_back({"session",
                      wire::EncodeSession(kSession, "pairs:2.5,sinks=4").value(),
                      Begin("session").Add("precision", "pairs:2.5,sinks=4").Take(),

@@ -159,9 +159,17 @@ class LayerCache {
  private:
   static constexpr uint32_t kPageTokens = 128;   ///< of encoded and residual pages
   static constexpr uint32_t kBatchTokens = 128;  ///< rows handled at once: they stay in L1 and L2
-  /// Takes `count` encoded rows of a tier, the first of which is the `first`-th of those being encoded.
+  /// Takes `count` encoded rows of a tier, the first of which is the `first`-th of those being encoded to rows.
   using RowSink = std::function<void(codec::Tier tier, uint32_t first, uint32_t count,
                                      const codec::ConstTokenRows& keys, const codec::ConstTokenRows& values)>;
+  /// Takes a page's worth of exact int4 tokens.
+  using PageSink = std::function<void(uint32_t page, const Half* keys, const Half* values)>;
+  /// Where a head's tokens go that are encoded: rows, and the first of the int4 tier's to pages.
+  struct EncodeSink {
+    RowSink rows;
+    uint32_t num_pages = 0;
+    PageSink page{};
+  };
   struct EncodeBuffers;
 
   static std::array<PageRun, codec::kNumStoredTiers> MakeTierRuns(const codec::CacheShape& shape,
@@ -169,7 +177,13 @@ class LayerCache {
                                                                   MemoryAccount* account);
   PageRun& run(codec::Tier tier) { return tiers_[static_cast<size_t>(tier)]; }
   const PageRun& run(codec::Tier tier) const { return tiers_[static_cast<size_t>(tier)]; }
-  uint32_t num_encoded() const { return tier_counts().total() + pages_.num_tokens(); }
+  uint32_t num_encoded() const { return tier_counts().total() + (precision_.pairs ? pages_.num_tokens() : 0); }
+  /// Tokens of tiers that have rows.
+  codec::TierCounts row_counts() const;
+  /// Pages that a first batch of so many tokens fills; a later one goes to rows.
+  uint32_t NumInt4Pages(const codec::TierCounts& counts) const {
+    return precision_.has_int4_pages() && num_encoded() == 0 ? counts.int4 / codec::kInt4PageTokens : 0;
+  }
   /// How many of a head's tokens of a tier stand before a position.
   uint32_t TierTokensBefore(codec::Tier tier, uint32_t kv_head, uint32_t position) const;
 
@@ -186,7 +200,7 @@ class LayerCache {
   void ForEachHead(ThreadPool* pool, const std::function<void(uint32_t)>& body) const;
   /// Residual tokens [first, first + count), equalized where there is a map, encoded tier by tier, in order.
   void EncodeHead(const codec::Equalization* map, std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first,
-                  uint32_t count, const RowSink& sink) const;
+                  uint32_t count, const EncodeSink& sink) const;
   /// The first tokens of the residual that are out of reach.
   uint32_t num_unreachable_residual() const;
   Status SkipEncoded(uint32_t count);
@@ -207,16 +221,20 @@ class LayerCache {
   static Status OtherMaps();
   void UsePairMaps(std::vector<codec::WidthMap> maps);
   kernels::AttendSegment PairSegment(uint32_t kv_head) const;
+  void UseInt4Pages();
+  void PackRows(uint32_t kv_head, const Half* keys, const Half* values, std::span<std::byte> page) const;
   void PackPage(uint32_t kv_head, uint32_t first, std::span<std::byte> page) const;
   Status MoveToPages(uint32_t skipped, uint32_t count, ThreadPool* pool);
   void WritePairHeader(std::span<std::byte> block) const;
   void WritePages(uint32_t kv_head, uint32_t first, std::span<std::byte> pages) const;
   Status AdoptPairHeader(const codec::LayerBlockLayout& layout, std::span<const std::byte> block);
+  Status CheckInt4Pages(const codec::LayerBlockLayout& layout, std::span<const std::byte> block) const;
   void AdoptPages(uint32_t kv_head, std::span<const std::byte> pages);
   struct RaisedHead;
   void RaiseHead(const codec::UpgradeHead<const std::byte>& planes, std::span<const codec::Tier> from,
                  std::span<const codec::Tier> to, uint32_t kv_head, RaisedHead* raised) const;
-  Status ExtendTiers(const codec::TierCounts& counts);
+  /// Slots for rows of `counts` less those of the int4 tier's pages, and the pages.
+  Status ExtendTiers(const codec::TierCounts& counts, uint32_t num_pages);
   void AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position, uint32_t count);
   Status MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* pool, const codec::TierMap* tiers);
   Status DropResidualFront(uint32_t count);
@@ -234,12 +252,12 @@ class LayerCache {
   std::array<PageRun, codec::kNumStoredTiers> tiers_;  ///< the encoded tokens, by tier
   std::optional<codec::PairBlockFormat> pair_format_;
   std::vector<kernels::PairPlan> plans_;  ///< [num_kv_heads], once the maps are known
-  PageRun pages_;                         ///< pair pages
+  PageRun pages_;                         ///< pair pages, or those of a spectrum's first int4 tokens
   uint32_t num_dropped_ = 0;              ///< of a spectrum's, skipped ones included
   uint32_t num_skipped_ = 0;
   PageRun residual_;
   uint32_t window_ = 0;
-  /// With a spectrum, where each tier's tokens stand. Shapes  [tier][num_kv_heads][tokens]
+  /// With a spectrum, where each tier's tokens stand, those in pages first. Shapes  [tier][num_kv_heads][tokens]
   std::array<std::vector<std::vector<int32_t>>, codec::kNumStoredTiers> positions_;
 };
 

@@ -47,12 +47,14 @@ TokenSplit SkipFirst(TokenSplit split, uint32_t count);
 /// Format: docs/format/wire.md, "Layer block". No padding: every section follows the one before.
 ///
 ///   [tier counts]           4 × u32: fp16, int8, int4, dropped; only with `tiers`
+///   [pages]                 u32: of each KV head's int4 tier; only with `int4_pages`
 ///   [key_mean, key_scale]   num_kv_heads × head_dim fp16 each; only with `equalized`
 ///   then per KV head        sink keys, sink values           num_sinks rows fp16 each
 ///                           [tier ids]                       of the encoded tokens; only where the counts are mixed
 ///                           then for each tier, best first (without `tiers` there is one, of `codec`)
 ///                             key codes, scales, zeros       its rows, in position order
 ///                             value codes, scales, zeros
+///                           [pages]                        of the first int4 tokens, which then have no rows
 ///                           tail keys, tail values           num_tail rows fp16 each
 ///
 /// Of pair pages: [format, then a width map a KV head] (pair_block.h), and per KV head sink keys, sink values, pages in
@@ -64,16 +66,21 @@ struct LayerBlockLayout {
   TokenSplit split;
   std::optional<TierCounts> tiers{};       ///< of the encoded tokens; their sum is split.num_encoded
   bool progressive = false;                ///< rows of tiers are cut off the progressive code (progressive.h)
+  std::optional<uint32_t> int4_pages{};    ///< that a head's int4 tokens fill (Int4PageFormat), with `tiers`
   std::optional<PairBlockFormat> pairs{};  ///< encoded tokens lie in pair pages, num_encoded a multiple of theirs
 
   /// The same counts with and without `tiers`.
   TierCounts counts() const;
+  /// Tokens of a tier that have rows: those in pages have none.
+  uint32_t rows_of(Tier tier) const { return counts().of(tier) - (tier == Tier::kInt4 ? num_int4_paged() : 0); }
+  uint32_t num_int4_paged() const;
   TokenCodec codec_of(Tier tier) const { return tiers ? CodecOf(tier, equalized) : codec; }
   RowFormat format_of(Tier tier) const;
-  size_t counts_bytes() const { return tiers ? sizeof(uint32_t) * kNumTiers : 0; }
+  size_t counts_bytes() const { return sizeof(uint32_t) * ((tiers ? kNumTiers : 0) + (int4_pages ? 1 : 0)); }
   size_t map_bytes() const;      ///< of mean and scale together
   size_t tier_id_bytes() const;  ///< of one KV head
   size_t pair_bytes() const;     ///< of the format and all width maps
+  size_t page_bytes() const;     ///< of one KV head's page; 0 without any
   size_t pages_bytes() const;    ///< of one KV head's pages, a page that is partly skipped included
   size_t head_bytes() const;     ///< of one KV head's part
   size_t total_bytes() const { return counts_bytes() + pair_bytes() + map_bytes() + head_bytes() * shape.num_kv_heads; }

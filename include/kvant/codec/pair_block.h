@@ -37,6 +37,13 @@ struct PairBlockFormat {
   }
 };
 
+inline constexpr uint32_t kInt4PageTokens = 128;
+/// The pages of a spectrum's int4 tier (Spectrum::int4_pages): kInt4PageTokens tokens, keys of 4 bits by channel and
+/// values of 4 bits over the whole head, both min-max. Nothing of it is said in frames.
+PairBlockFormat Int4PageFormat(uint32_t head_dim);
+/// All widths are 4. Requires a head dimension that pages can have
+WidthMap Int4PageMap(uint32_t head_dim);
+
 /// Requires one map a KV head, all of format's head dimension and of equal bits, or none at all
 PairBlockFormat PairBlockFormatOf(const PairPrecision& precision, uint32_t head_dim, PairLayout pairs,
                                   std::span<const WidthMap> maps);

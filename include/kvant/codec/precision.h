@@ -38,6 +38,7 @@ struct Precision {
   static constexpr uint32_t kDefaultResidual = 128;
   static constexpr uint32_t kEndlessResidual = UINT32_MAX;
 
+  bool has_int4_pages() const { return spectrum && spectrum->int4_pages; }
   bool is_progressive() const { return spectrum && spectrum->progressive; }
   bool is_exact() const { return codec == TokenCodec::kFp16; }
   /// Whether a token's codes depend on other tokens of the prompt, later ones too: by maps made of it, or by ranks.

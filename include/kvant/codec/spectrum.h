@@ -35,7 +35,7 @@ enum class Importance : uint8_t {
 enum class RankScope : uint8_t { kHead, kLayer, kModel };
 
 /// Grammar   spectrum:b=B[,policy=greedy|sink-protect|balanced|balanced-even|adaptive|random]
-///           [,importance=attention|sampled|norm|position][,scope=head|layer|model][,decay=λ]
+///           [,importance=attention|sampled|norm|position][,scope=head|layer|model][,decay=λ][,int4=rows|pages]
 ///           pdtrim:B[,first=R]: with R the first R and last 1 - R of what is kept (the method's own paper), else 4
 ///           sinks and a suffix (SpectrumKV's tables)
 ///           progressive:b=B[,…][,refine=B2]: the same choice in the progressive code, of equalized keys; tokens are
@@ -48,6 +48,7 @@ struct Spectrum {
   RankScope scope = RankScope::kHead;
   double decay = 0;                ///< λ of importance · exp(-λ · distance to the last token)
   std::optional<double> first{};   ///< of kPdTrim
+  bool int4_pages = false;         ///< the int4 tier lies in pages with keys quantized by channel (Int4PageFormat)
   bool progressive = false;        ///< tiers are cut off one code, so that they can be raised (progressive.h)
   std::optional<double> refine{};  ///< the budget they are raised to
   friend bool operator==(const Spectrum&, const Spectrum&) = default;

@@ -14,7 +14,6 @@ enum class KeysOf : uint8_t {
   kPrecision,     ///< not at all
   kPageChannels,  ///< page by page: the channels of the largest mean magnitude in the page get the higher width (Kitty)
   kReselection,   ///< page by page: the width map that queries and keys up to the page's end ask for
-  kGathered,      ///< int4 tokens gathered, in order, into pages of 128 tokens, min-max by channel
 };
 
 /// What is scored: a precision as caches hold it, or a reference, which none holds. A reference is encoded and decoded,
@@ -24,7 +23,6 @@ enum class KeysOf : uint8_t {
 ///           kitty:R%[,options of pnmix]    4 bits for R % of a page's channels, 2 for the others
 ///           reselect:W                     W a word of pair pages
 ///           keys:W                         W one of these three: its keys, with values at fp16
-///           gathered:b=B[,options of spectrum]
 struct Candidate {
   codec::Precision precision;
   KeysOf keys = KeysOf::kPrecision;

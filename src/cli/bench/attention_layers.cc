@@ -114,6 +114,7 @@ double AllowedError(const codec::Precision& precision) {
 Result<cache::LayerCache> RandomLayer(const codec::CacheShape& shape, const codec::Precision& precision,
                                       kernels::Isa isa, uint32_t num_tokens, cache::MemoryAccount* account,
                                       ThreadPool* pool) {
+  KVANT_RETURN_IF_ERROR(codec::CheckPrecision(precision, shape.head_dim));
   KVANT_ASSIGN_OR_RETURN(const std::vector<codec::WidthMap> maps, RandomWidthMaps(shape, precision));
   const PairRows rows = RandomRows(shape, precision);
   cache::LayerCache layer(shape, precision, isa, account);

@@ -113,6 +113,9 @@ Json DescribeLayer(const wire::LayerView& view) {
                      {"value_group", layout.pairs->format.value_group},
                      {"values_turned", layout.pairs->rotated_values}};
   }
+  if (layout.int4_pages) {
+    json["pages"] = {{"tokens", codec::kInt4PageTokens}, {"of_a_head", *layout.int4_pages}};
+  }
   if (layout.tier_id_bytes() > 0) {
     const HeadTiers heads = CompareHeads(view);
     if (heads.differ_from_announced) {

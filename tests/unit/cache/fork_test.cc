@@ -76,9 +76,14 @@ std::vector<std::byte> BytesOf(const Sequence& sequence) {
   return bytes;
 }
 
-constexpr const char* kAllWords[] = {
-    "fp16",          "int8",      "int4,eq=off,sinks=0",           "int8,eq=model,residual=32",
-    "spectrum:b=.4", "pairs:2.5", "pairs:2,map=model,g=32,sinks=4"};
+constexpr const char* kAllWords[] = {"fp16",
+                                     "int8",
+                                     "int4,eq=off,sinks=0",
+                                     "int8,eq=model,residual=32",
+                                     "spectrum:b=.4",
+                                     "spectrum:b=.3,int4=pages",
+                                     "pairs:2.5",
+                                     "pairs:2,map=model,g=32,sinks=4"};
 // Whose codes depend on no later token.
 constexpr const char* kIndependent[] = {"fp16",
                                         "int4,eq=off,sinks=0",

@@ -16,12 +16,16 @@ using codec::Tier;
 using codec::TierCounts;
 using codec::TierMap;
 
-constexpr codec::CacheShape kShape{1, 3, 40};
+constexpr uint32_t kHeads = 3;
+// Pages need a multiple of 16.
+codec::CacheShape ShapeOf(std::string_view word) {
+  return {1, kHeads, codec::ParsePrecision(word).value().has_int4_pages() ? 48U : 40U};
+}
 
 class TiersTest : public testing::TestWithParam<const char*> {
  protected:
   LayerCache Filled(std::string_view word, uint32_t num_tokens, uint64_t seed = 1) {
-    LayerCache cache(kShape, codec::ParsePrecision(word).value(), kernels::BestIsa(), &account_);
+    LayerCache cache(ShapeOf(word), codec::ParsePrecision(word).value(), kernels::BestIsa(), &account_);
     AppendRows(cache, num_tokens, seed);
     return cache;
   }
@@ -29,8 +33,8 @@ class TiersTest : public testing::TestWithParam<const char*> {
 };
 
 TierMap Some(uint32_t due, uint64_t seed = 5) {
-  const uint32_t quarter = due / 4;
-  return test::RandomTiers({quarter, quarter + 1, quarter, due - 3 * quarter - 1}, kShape.num_kv_heads, seed);
+  const uint32_t part = due / 8;
+  return test::RandomTiers({part, part + 1, 4 * part + 1, due - 6 * part - 2}, kHeads, seed);
 }
 
 // The position of every token that can be attended to.
@@ -54,7 +58,7 @@ TEST_P(TiersTest, TheBlockIsTheReferencesByteForByte) {
     std::vector<std::byte> expected(layout.total_bytes(), std::byte{0x11});
     ThreadPool pool(2);
     cache.WriteBlock(layout, block, &pool, &tiers);
-    test::EncodeBlockRef(layout, test::MakeRows(kShape, num_tokens, 1), expected, &tiers);
+    test::EncodeBlockRef(layout, test::MakeRows(ShapeOf(GetParam()), num_tokens, 1), expected, &tiers);
     EXPECT_EQ(std::memcmp(block.data(), expected.data(), block.size()), 0) << num_tokens;
   }
 }
@@ -62,7 +66,7 @@ TEST_P(TiersTest, TheBlockIsTheReferencesByteForByte) {
 TEST_P(TiersTest, ABlockAdoptedIsTheCacheEncodedInPlace) {
   LayerCache local = Filled(GetParam(), 515);
   const LayerCache sender = Filled(GetParam(), 515);
-  LayerCache receiver(kShape, codec::ParsePrecision(GetParam()).value(), kernels::BestIsa(), &account_);
+  LayerCache receiver(ShapeOf(GetParam()), codec::ParsePrecision(GetParam()).value(), kernels::BestIsa(), &account_);
   const TierMap tiers = Some(local.num_due(codec::PromptTail::kEncodeAll));
   const codec::LayerBlockLayout layout = sender.PlanBlock(codec::PromptTail::kEncodeAll, &tiers);
   std::vector<std::byte> block(layout.total_bytes());
@@ -75,7 +79,7 @@ TEST_P(TiersTest, ABlockAdoptedIsTheCacheEncodedInPlace) {
   EXPECT_EQ(receiver.num_tokens(), 515U);
   EXPECT_GE(receiver.stored_bytes(), layout.total_bytes());  // of the progressive code a zero is stored, not sent
   EXPECT_TRUE(layout.progressive || receiver.stored_bytes() == layout.total_bytes());
-  for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
+  for (uint32_t head = 0; head < kHeads; ++head) {
     EXPECT_EQ(PositionsOf(receiver, head), PositionsOf(local, head));
     EXPECT_EQ(AttendToAll(receiver, head), AttendToAll(local, head));
   }
@@ -86,7 +90,7 @@ TEST_P(TiersTest, EveryTokenIsAttendedToOnceAndADroppedOneNever) {
   const uint32_t sinks = cache.split().num_sinks;
   const TierMap tiers = Some(cache.num_due(codec::PromptTail::kByPosition));
   ASSERT_TRUE(cache.EncodeDue(codec::PromptTail::kByPosition, nullptr, &tiers).ok());
-  for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
+  for (uint32_t head = 0; head < kHeads; ++head) {
     std::vector<int32_t> positions = PositionsOf(cache, head);
     std::sort(positions.begin(), positions.end());
     std::vector<int32_t> expected;
@@ -120,20 +124,23 @@ TEST_P(TiersTest, GeneratedTokensFollowInTheInt8Tier) {
 }
 
 TEST_P(TiersTest, OneTierIsThePlainPrecision) {
-  const std::string options = std::string(GetParam()).substr(std::string(GetParam()).find(',') + 1);
+  std::string options = std::string(GetParam()).substr(std::string(GetParam()).find(',') + 1);
+  options = options.substr(0, options.find(",int4"));
   for (const auto& [tier, word] : {std::pair(Tier::kInt8, "int8,"), std::pair(Tier::kInt4, "int4,")}) {
-    if (tier == Tier::kInt4 && codec::ParsePrecision(GetParam()).value().is_progressive()) {
-      continue;  // the upper half of the int8 code, another 4-bit rule
+    const codec::Precision precision = codec::ParsePrecision(GetParam()).value();
+    if (tier == Tier::kInt4 && (precision.is_progressive() || precision.has_int4_pages())) {
+      continue;  // the upper half of the int8 code, or pages: other 4-bit rules
     }
     LayerCache spectrum = Filled(GetParam(), 515);
-    LayerCache plain = Filled(word + options, 515);
+    LayerCache plain(spectrum.shape(), codec::ParsePrecision(word + options).value(), kernels::BestIsa(), &account_);
+    AppendRows(plain, 515, 1);
     TierMap tiers;
     tiers.counts.of(tier) = spectrum.num_due(codec::PromptTail::kEncodeAll);
-    tiers.ids.assign(size_t{tiers.counts.total()} * kShape.num_kv_heads, tier);
+    tiers.ids.assign(size_t{tiers.counts.total()} * kHeads, tier);
     ASSERT_TRUE(spectrum.EncodeDue(codec::PromptTail::kEncodeAll, nullptr, &tiers).ok());
     ASSERT_TRUE(plain.EncodeDue(codec::PromptTail::kEncodeAll, nullptr).ok());
-    EXPECT_EQ(spectrum.stored_bytes(), plain.stored_bytes() + 16);
-    for (uint32_t head = 0; head < kShape.num_kv_heads; ++head) {
+    EXPECT_EQ(spectrum.stored_bytes(), plain.stored_bytes() + (precision.has_int4_pages() ? 20 : 16));
+    for (uint32_t head = 0; head < kHeads; ++head) {
       EXPECT_EQ(AttendToAll(spectrum, head), AttendToAll(plain, head)) << word;
     }
   }
@@ -147,18 +154,19 @@ TEST_P(TiersTest, IdsThatAreNotAsAnnouncedAreRefused) {
   sender.WriteBlock(layout, block, nullptr, &tiers);
   const auto ids = codec::HeadOf(layout, std::span<std::byte>(block), 1).tier_ids;
   ids[3] ^= std::byte{1};
-  LayerCache receiver(kShape, codec::ParsePrecision(GetParam()).value(), kernels::BestIsa(), &account_);
+  LayerCache receiver(ShapeOf(GetParam()), codec::ParsePrecision(GetParam()).value(), kernels::BestIsa(), &account_);
   const Status refused = receiver.AdoptBlock(layout, block);
   EXPECT_EQ(refused.code(), StatusCode::kCorruption);
   EXPECT_NE(refused.message().find("KV head 1"), std::string::npos) << refused.message();
   EXPECT_EQ(receiver.num_tokens(), 0U);
-  LayerCache plain(kShape, codec::ParsePrecision("int8").value(), kernels::BestIsa(), &account_);
+  LayerCache plain(ShapeOf(GetParam()), codec::ParsePrecision("int8").value(), kernels::BestIsa(), &account_);
   EXPECT_EQ(plain.AdoptBlock(layout, block).code(), StatusCode::kMismatch);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TiersTest,
                          testing::Values("spectrum:b=0.5,eq=on", "spectrum:b=0.5,eq=off,sinks=0",
-                                         "spectrum:b=0.5,sinks=32", "progressive:b=0.5,sinks=4"),
+                                         "spectrum:b=0.5,sinks=32", "progressive:b=0.5,sinks=4",
+                                         "spectrum:b=0.5,eq=on,int4=pages", "spectrum:b=0.5,eq=off,sinks=2,int4=pages"),
                          [](const auto& instance) { return "case" + std::to_string(instance.index); });
 
 }  // namespace

@@ -175,7 +175,7 @@ TEST_P(WindowTest, ASequenceTakesAWindowALayer) {
 
 INSTANTIATE_TEST_SUITE_P(Words, WindowTest,
                          testing::Values("fp16", "int8", "int4", "int4,eq=off,sinks=0", "int8,sinks=32",
-                                         "spectrum:b=0.5", "progressive:b=0.5,sinks=0"),
+                                         "spectrum:b=0.5", "spectrum:b=0.3,int4=pages", "progressive:b=0.5,sinks=0"),
                          [](const auto& word) {
                            std::string name = word.param;
                            std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });

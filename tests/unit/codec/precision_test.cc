@@ -38,7 +38,7 @@ TEST(PrecisionTest, TheShortestWordComesBack) {
        {"fp16", "int8", "int4", "int8,eq=off", "int4,sinks=0", "int4,eq=off,sinks=7,residual=inf", "int8,residual=32",
         "spectrum:b=0.5", "spectrum:b=0.3,policy=balanced,importance=norm,scope=layer,decay=0.01,eq=off,sinks=0",
         "pdtrim:0.5", "pdtrim:0.5,first=0.3", "sws:0.25,importance=position", "sws:0.5,keep=prefix",
-        "spectrum:b=0.1,policy=adaptive,residual=inf"}) {
+        "spectrum:b=0.1,policy=adaptive,residual=inf", "spectrum:b=0.3,decay=0.01,int4=pages,eq=off"}) {
     EXPECT_EQ(PrecisionWord(ParsePrecision(word).value()), word);
   }
   EXPECT_EQ(PrecisionWord(ParsePrecision("int4,eq=on,sinks=4,residual=128").value()), "int4");
@@ -98,6 +98,10 @@ TEST(PrecisionTest, WrongOptionsAreNamed) {
       {"sws:0.5,keep=prefix,importance=norm", "not ranked"},
       {"pdtrim:0.5,keep=prefix", "keep"},
       {"spectrum:b=0.5,keep=prefix", "keep"},
+      {"spectrum:b=0.5,int4=page", "rows|pages"},
+      {"progressive:b=0.5,int4=pages", "int4"},
+      {"sws:0.5,int4=pages", "int4"},
+      {"int4,int4=pages", "int4=pages"},
   };
   for (const ErrorCase& c : cases) {
     const Result<Precision> parsed = ParsePrecision(c.word);

@@ -16,9 +16,17 @@
 namespace kvant::test {
 
 /// Every kind of precision.
-inline constexpr const char* kEveryKind[] = {
-    "fp16",          "int8",          "int4",          "spectrum:b=0.4", "progressive:b=0.4", "pnmix:3/1@50%,v=2",
-    "pairs:2.0,v=2", "pairs:2.0,v=3", "pairs:2.0,v=4", "pairs:2.0,v=8"};
+inline constexpr const char* kEveryKind[] = {"fp16",
+                                             "int8",
+                                             "int4",
+                                             "spectrum:b=0.4",
+                                             "spectrum:b=0.3,int4=pages",
+                                             "progressive:b=0.4",
+                                             "pnmix:3/1@50%,v=2",
+                                             "pairs:2.0,v=2",
+                                             "pairs:2.0,v=3",
+                                             "pairs:2.0,v=4",
+                                             "pairs:2.0,v=8"};
 
 inline std::vector<int32_t> SomeTokens(size_t count, uint64_t seed) {
   std::vector<int32_t> tokens(count);

@@ -195,7 +195,8 @@ TEST_F(DecodeTest, EveryRuleScopeAndImportanceRuns) {
         "spectrum:b=0.4,importance=norm,scope=model", "spectrum:b=0.4,importance=position",
         "spectrum:b=0.4,importance=sampled,decay=0.01", "spectrum:b=0.4,policy=random",
         "spectrum:b=0.4,policy=balanced", "spectrum:b=0.4,policy=balanced-even", "spectrum:b=0.3,policy=sink-protect",
-        "spectrum:b=0.3,policy=adaptive", "pdtrim:0.5", "pdtrim:0.5,first=0.5", "sws:0.5"}) {
+        "spectrum:b=0.3,policy=adaptive", "spectrum:b=0.3,int4=pages", "pdtrim:0.5", "pdtrim:0.5,first=0.5",
+        "sws:0.5"}) {
     std::vector<float> logits;
     cache::Sequence sequence = Prefilled(word, prompt, &logits, codec::PromptTail::kEncodeAll);
     EXPECT_EQ(logits, exact) << word;

@@ -420,7 +420,8 @@ TEST(GenerateWithWindows, TheSameTextOnBothPathsAndFiguresOfWhatIsReachable) {
   engine::GenerateOptions options;
   options.max_tokens = 100;
   options.ignore_eos = true;
-  for (const char* word : {"fp16", "int8,eq=off", "int4", "spectrum:b=0.5", "progressive:b=0.3,refine=0.75"}) {
+  for (const char* word : {"fp16", "int8,eq=off", "int4", "spectrum:b=0.5", "spectrum:b=0.3,int4=pages",
+                           "progressive:b=0.3,refine=0.75"}) {
     const auto local =
         engine::GenerateLocal(*decode->engine, **tokenizer, prompt, *codec::ParsePrecision(word), options, {});
     ASSERT_TRUE(local.ok()) << local.status().message();

@@ -178,8 +178,8 @@ TEST_F(ProfileTest, APromptTooShortToEncodeHasTheModelsMaps) {
   const auto decode = LoadedModel::Load(model_->model->path());
   std::vector<int32_t> prompt = Tokens(60, 7);
   prompt.resize(28);
-  for (const char* word :
-       {"int4,eq=model", "int8,eq=model,sinks=0", "spectrum:b=0.5,eq=model", "pairs:2.0,map=model"}) {
+  for (const char* word : {"int4,eq=model", "int8,eq=model,sinks=0", "spectrum:b=0.5,eq=model",
+                           "spectrum:b=0.3,int4=pages,eq=model", "pairs:2.0,map=model"}) {
     UseProfile(word);
     const auto [local_bytes, remote_bytes] = ExpectSameText(prompt, word, 350, *decode->engine);
     EXPECT_EQ(local_bytes, remote_bytes) << word;

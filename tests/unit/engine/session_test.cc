@@ -22,8 +22,9 @@ std::string ReadFile(const std::string& path) {
 
 void WriteFile(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
-constexpr const char* kWords[] = {"fp16",           "int8",          "int4,eq=off,sinks=0",       "int4,residual=32",
-                                  "spectrum:b=0.4", "pnmix:3/1@50%", "pairs:2.5,v=2,g=32,sinks=4"};
+constexpr const char* kWords[] = {
+    "fp16",           "int8",          "int4,eq=off,sinks=0",        "int4,residual=32",
+    "spectrum:b=0.4", "pnmix:3/1@50%", "pairs:2.5,v=2,g=32,sinks=4", "spectrum:b=0.3,int4=pages"};
 
 class SessionTest : public WordsFixture {
  protected:

@@ -11,9 +11,16 @@ namespace kvant::test {
 namespace {
 
 // What can be kept: the progressive code is not.
-constexpr const char* kKept[] = {
-    "fp16",          "int8",          "int4",          "spectrum:b=0.4", "pnmix:3/1@50%,v=2",
-    "pairs:2.0,v=2", "pairs:2.0,v=3", "pairs:2.0,v=4", "pairs:2.0,v=8"};
+constexpr const char* kKept[] = {"fp16",
+                                 "int8",
+                                 "int4",
+                                 "spectrum:b=0.4",
+                                 "spectrum:b=0.3,int4=pages",
+                                 "pnmix:3/1@50%,v=2",
+                                 "pairs:2.0,v=2",
+                                 "pairs:2.0,v=3",
+                                 "pairs:2.0,v=4",
+                                 "pairs:2.0,v=8"};
 
 constexpr uint32_t kFirstAnswer = 3;
 

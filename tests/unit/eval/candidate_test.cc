@@ -6,9 +6,9 @@ namespace kvant::eval {
 namespace {
 
 TEST(Candidate, TheShortestWordComesBack) {
-  for (const char* word : {"fp16", "int4,eq=off", "pairs:2", "kitty:12.5%", "kitty:25%,v=4,rec=midrise",
-                           "keys:kitty:10%", "reselect:pnmix:3/1@50%,rule=k", "keys:reselect:pairs:2",
-                           "keys:pnmix:3/1@50%,one=means", "gathered:b=0.3", "gathered:b=0.25,importance=position"}) {
+  for (const char* word :
+       {"fp16", "int4,eq=off", "pairs:2", "kitty:12.5%", "kitty:25%,v=4,rec=midrise", "keys:kitty:10%",
+        "reselect:pnmix:3/1@50%,rule=k", "keys:reselect:pairs:2", "keys:pnmix:3/1@50%,one=means"}) {
     const Result<Candidate> candidate = ParseCandidate(word);
     ASSERT_TRUE(candidate.ok()) << candidate.status().message();
     EXPECT_EQ(CandidateWord(*candidate), word);
@@ -26,10 +26,9 @@ TEST(Candidate, KittyIsFourAndTwoBitsByMagnitude) {
 }
 
 TEST(Candidate, WhatHasNoMeaningIsRefusedByName) {
-  for (const char* word :
-       {"kitty:", "kitty:x%", "kitty:12.5%,rule=qk", "keys:int4", "keys:fp16", "reselect:int8", "keys:gathered:b=0.3",
-        "gathered:b=0.3,scope=model", "gathered:b=0.3,policy=adaptive", "keys:keys:pairs:2", "reselect:kitty:12.5%",
-        "keys:pairs:2.0,map=model", "kitty:12.5%,map=model", "reselect:pairs:2,map=model"}) {
+  for (const char* word : {"kitty:", "kitty:x%", "kitty:12.5%,rule=qk", "keys:int4", "keys:fp16", "reselect:int8",
+                           "keys:spectrum:b=0.3", "keys:keys:pairs:2", "reselect:kitty:12.5%",
+                           "keys:pairs:2.0,map=model", "kitty:12.5%,map=model", "reselect:pairs:2,map=model"}) {
     const Result<Candidate> candidate = ParseCandidate(word);
     ASSERT_FALSE(candidate.ok()) << word;
     EXPECT_NE(candidate.status().message().find(word), std::string::npos) << candidate.status().message();
@@ -37,7 +36,7 @@ TEST(Candidate, WhatHasNoMeaningIsRefusedByName) {
 }
 
 TEST(Candidate, NoCacheTakesAReference) {
-  for (const char* word : {"kitty:12.5%", "reselect:pairs:2", "keys:pairs:2", "gathered:b=0.3"}) {
+  for (const char* word : {"kitty:12.5%", "reselect:pairs:2", "keys:pairs:2"}) {
     const Result<codec::Precision> precision = codec::ParsePrecision(word);
     ASSERT_FALSE(precision.ok()) << word;
     EXPECT_EQ(precision.status().code(), StatusCode::kPrecisionUnsupported);

@@ -64,7 +64,7 @@ TEST_F(PerplexityTest, AReplayedPromptIsThePromptWhereLayersHaveWindows) {
   const test::TinyModelParams windowed{
       .architecture = "gemma3", .num_layers = 3, .context_length = 1024, .window = 64, .window_pattern = 3};
   const auto results = Score({"fp16", "int8", "pairs:3,g=32", "keys:pairs:3,g=32,v=8", "kitty:12.5%,g=32",
-                              "keys:reselect:pairs:2,g=32", "gathered:b=0.3,sinks=0"},
+                              "keys:reselect:pairs:2,g=32", "spectrum:b=0.3,int4=pages,sinks=0"},
                              Prompt(), windowed);
   ASSERT_EQ(results.size(), 8U);
   EXPECT_EQ(results[1].kl.mean, 0);
@@ -80,7 +80,7 @@ TEST_F(PerplexityTest, AReplayedPromptIsThePromptWhereLayersHaveWindows) {
 
 TEST_F(PerplexityTest, EveryReferenceIsScored) {
   const auto results = Score({"kitty:12.5%", "kitty:100%", "keys:kitty:12.5%,rec=midrise", "reselect:pnmix:3/1@50%",
-                              "keys:reselect:pairs:2", "gathered:b=0.25", "spectrum:b=0.25"},
+                              "keys:reselect:pairs:2", "spectrum:b=0.25,int4=pages", "spectrum:b=0.25"},
                              Prompt());
   ASSERT_EQ(results.size(), 8U);
   EXPECT_GT(results[1].attention_kl->mean, results[2].attention_kl->mean);

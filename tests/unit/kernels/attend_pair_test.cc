@@ -176,6 +176,25 @@ TEST_P(AttendPairTest, SinksPagesAndResidualShareOneSoftmax) {
   }
 }
 
+// As a spectrum's int4 tokens do: each sees, and is seen, by its own position.
+TEST_P(AttendPairTest, TokensThatStandApartAreSeenFromTheirPositionsOn) {
+  constexpr uint32_t kTokens = 384;
+  const PairSegment segment({64, 128, 4, 64}, MapOf(64, PairLayout::kHalfSplit, {4}, 1), kTokens);
+  std::vector<int32_t> positions(kTokens);
+  for (uint32_t i = 0; i < kTokens; ++i) {
+    positions[i] = static_cast<int32_t>(3 * i + i % 2 + (i > 200 ? 50 : 0));
+  }
+  const RandomSegment tail({codec::TokenCodec::kFp16, 64, 21, false, 0.0F, 128, 1203}, 3);
+  AttendSlice slices[] = {segment.All(), tail.All()};
+  slices[0].segment.positions = positions.data();
+  const RandomQueries queries(64, 3, {1223, 1210, 700, 610, 300, 4, 0}, 4);
+  for (const uint32_t window : {0U, 30U, 400U, 5000U}) {
+    AttendQueries view = queries.view();
+    view.window = window;
+    ExpectAgrees(slices, view, "window " + std::to_string(window));
+  }
+}
+
 TEST_P(AttendPairTest, WindowsAndCaps) {
   const RandomSegment sinks({codec::TokenCodec::kFp16, 64, 4, false, 0.0F, 16, 0}, 1);
   const PairSegment pages({64, 128, 2, 64}, PaperMap(64), 500, true, 4);

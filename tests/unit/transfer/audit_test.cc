@@ -17,7 +17,7 @@ using Frames = std::vector<std::vector<std::byte>>;
 
 // What a session of this precision sends.
 Frames SentFrames(const char* word) {
-  test::Rig rig(word, 300);
+  test::Rig rig(word, 300, {4, 2, 48});
   transport::LoopbackPair pair = transport::MakeLoopback().value();
   Frames frames;
   transport::TapEndpoint tap(pair.first.get(), [&](std::span<const std::byte> message) {
@@ -50,7 +50,8 @@ size_t NumFaults(const Frames& frames) {
 }
 
 TEST(AuditTest, ASessionAsSentHasNoFault) {
-  for (const char* word : {"fp16", "int8", "int4,eq=off", "spectrum:b=0.5", "spectrum:b=0.4,eq=off,sinks=0"}) {
+  for (const char* word : {"fp16", "int8", "int4,eq=off", "spectrum:b=0.5", "spectrum:b=0.4,eq=off,sinks=0",
+                           "spectrum:b=0.3,int4=pages"}) {
     const Frames frames = SentFrames(word);
     EXPECT_EQ(frames.size(), 6U) << "hello, 4 layers, finish";
     EXPECT_EQ(NumFaults(frames), 0U) << word;

@@ -140,7 +140,7 @@ TEST(LayerFrameTest, WhatIsNotEncodedIsNotDecodedEither) {
     EXPECT_EQ(status.code(), refusal.code) << status.message();
     EXPECT_NE(status.message().find(refusal.named), std::string::npos) << status.message();
   }
-  EXPECT_EQ(DecodedStatus(WithPrefix(kLayout, 7, 1)).code(), StatusCode::kPrecisionUnsupported);
+  EXPECT_EQ(DecodedStatus(WithPrefix(kLayout, 8, 1)).code(), StatusCode::kPrecisionUnsupported);
   EXPECT_EQ(DecodedStatus(WithPrefix(kLayout, 1, 2)).code(), StatusCode::kInvalidArgument);
 }
 

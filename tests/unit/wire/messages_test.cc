@@ -56,7 +56,7 @@ TEST(MessagesTest, HelloFieldsBeyondTheirLimitsAreNamed) {
       {[](Hello& h) { h.num_prompt_tokens = 0; }, invalid, "num_prompt_tokens"},
       {[](Hello& h) { h.num_prompt_tokens = kMaxTokens + 1; }, invalid, "num_prompt_tokens"},
       {[](Hello& h) { h.num_context_tokens = 899; }, invalid, "num_context_tokens"},
-      {[](Hello& h) { h.precision.codec = codec::TokenCodec{7}; }, StatusCode::kPrecisionUnsupported, "codec 7"},
+      {[](Hello& h) { h.precision.codec = codec::TokenCodec{8}; }, StatusCode::kPrecisionUnsupported, "codec 8"},
       {[](Hello& h) { h.precision.codec = codec::TokenCodec::kInt4; }, invalid, "int4"},
       {[](Hello& h) { h.precision.equalize = false; }, invalid, "int4"},
       {[](Hello& h) { h.precision.num_sinks = 129; }, invalid, "sinks"},

@@ -96,7 +96,7 @@ class RefusalTest(unittest.TestCase):
         self.assertEqual(self.code_of(resealed(done, 12, b"\1")), 1)
         self.assertEqual(self.code_of(resealed(done, 16, b"\xff" * 8)), 3)
         layer = (GOLDEN / "layer_int8.bin").read_bytes()
-        self.assertEqual(self.code_of(resealed(layer, 40, b"\7")), 6)
+        self.assertEqual(self.code_of(resealed(layer, 40, b"\x08")), 6)
         self.assertEqual(self.code_of(resealed(layer, 42, b"\x21")), 7)
         self.assertEqual(self.code_of(resealed(layer, 41, b"\1")), 2)
         self.assertEqual(self.code_of(resealed(layer, 12, b"\x1e")), 1)

@@ -16,9 +16,9 @@ TEST(CheckAttention, EveryPrecisionOfEveryInstructionSetPasses) {
   ThreadPool pool(2);
   for (const kernels::Isa isa : kernels::AvailableIsas()) {
     AttendJob job(isa, kShape, kQueryHeads, &pool);
-    for (const char* word :
-         {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off", "spectrum:b=0.4", "spectrum:b=0.7,eq=off", "sws:0.5",
-          "pnmix:3/1@50%", "pnmix:4/1@35%,v=4", "pairs:2.0", "pairs:2,v=2", "pairs:3,v=8,g=64"}) {
+    for (const char* word : {"fp16", "int8", "int8,eq=off", "int4", "int4,eq=off", "spectrum:b=0.4",
+                             "spectrum:b=0.7,eq=off", "spectrum:b=0.3,int4=pages", "sws:0.5", "pnmix:3/1@50%",
+                             "pnmix:4/1@35%,v=4", "pairs:2.0", "pairs:2,v=2", "pairs:3,v=8,g=64"}) {
       const Status status = CheckAttention(kShape, Parse(word), isa, job, &pool);
       EXPECT_TRUE(status.ok()) << kernels::IsaName(isa) << ": " << status.message();
     }
@@ -73,6 +73,7 @@ TEST(AttentionLayers, PairsThatTheShapeCannotHaveAreNamed) {
     return AttentionLayers::Make(shape, Parse(word), kernels::Isa::kScalar, 128, 0, &account, &pool).status();
   };
   EXPECT_EQ(status({1, 1, 100}, "pairs:2").code(), StatusCode::kModelUnsupported);
+  EXPECT_EQ(status({1, 1, 40}, "spectrum:b=0.3,int4=pages").code(), StatusCode::kModelUnsupported);
   EXPECT_EQ(status({1, 1, 64}, "pairs:2,vg=128").code(), StatusCode::kInvalidArgument);
 }
 
