@@ -266,10 +266,11 @@ def decode_layer(reader, frame):
         total = sum(fields[name] for name in TIER_NAMES)
         in_range("tokens in tiers", total, fields["num_encoded"], fields["num_encoded"])
     if fields["codec"] == INT4_PAGES:
-        counts_bytes += 4
-        fields.update(reader.take("I", "int4_pages"))
+        counts_bytes += 8
+        fields.update(reader.take("II", "int4_rows_before", "int4_pages"))
         require(fields["head_dim"] % 16 == 0, MODEL_UNSUPPORTED, f"head dimension {fields['head_dim']}")
         in_range("pages", fields["int4_pages"], 0, fields["int4"] // INT4_PAGE_TOKENS)
+        in_range("rows before pages", fields["int4_rows_before"], 0, fields["int4"] - paged_tokens(fields))
     size = counts_bytes + block_bytes(fields)
     require(size <= MAX_PAYLOAD - 24, CAPACITY_EXCEEDED, f"a block of {size} bytes")
     reader.rest(size - counts_bytes)
@@ -422,8 +423,9 @@ def decode_block(reader, fields):
         encoded_keys, encoded_values = np.full((2, e, d), np.nan, np.float32)
         for name, rows, count in tiers_of(fields):
             where = np.flatnonzero(ids == TIER_NAMES.index(name)) if fields["codec"] in WITH_TIERS else np.arange(e)
-            in_pages = where[:paged_tokens(fields)] if name == "int4" else where[:0]
-            where = where[len(in_pages):]
+            first = fields.get("int4_rows_before", 0) if name == "int4" else 0
+            in_pages = where[first:first + paged_tokens(fields)] if name == "int4" else where[:0]
+            where = np.concatenate([where[:first], where[first + len(in_pages):]])
             tier_keys, tier_values = rows.take(reader, count, d), rows.take(reader, count, d)
             if fields["equalized"] and rows.equalized:
                 tier_keys = restore(tier_keys, mean[head], scale[head])

@@ -31,11 +31,11 @@ struct LayerCache::EncodeBuffers {
         coded_keys(kBatchTokens, head_dim),
         coded_values(kBatchTokens, head_dim) {}
 
-  /// Takes gathered int4 rows, as many as the pages still need, off the front; returns how many are left.
+  /// Gathered int4 rows beyond the first ones, which keep rows, go to pages. Returns how many keep rows.
   uint32_t FillPages(const EncodeSink& sink, uint32_t rows, uint32_t head_dim) {
-    const uint32_t needed = sink.num_pages * codec::kInt4PageTokens - num_paged;
-    const uint32_t taken = std::min(rows, needed);
-    for (uint32_t i = 0; i < taken; ++i) {
+    const uint32_t kept = std::min(rows, sink.num_int4_rows - num_int4_kept);
+    num_int4_kept += kept;
+    for (uint32_t i = kept; i < rows; ++i) {
       const size_t slot = size_t{num_paged % codec::kInt4PageTokens} * head_dim;
       std::copy_n(&tier_keys[size_t{i} * head_dim], head_dim, &page_keys[slot]);
       std::copy_n(&tier_values[size_t{i} * head_dim], head_dim, &page_values[slot]);
@@ -43,11 +43,7 @@ struct LayerCache::EncodeBuffers {
         sink.page(num_paged / codec::kInt4PageTokens - 1, page_keys.data(), page_values.data());
       }
     }
-    const size_t first = size_t{taken} * head_dim;
-    std::copy_n(tier_keys.begin() + static_cast<ptrdiff_t>(first), size_t{rows - taken} * head_dim, tier_keys.begin());
-    std::copy_n(tier_values.begin() + static_cast<ptrdiff_t>(first), size_t{rows - taken} * head_dim,
-                tier_values.begin());
-    return rows - taken;
+    return kept;
   }
 
   /// The batch's rows of one tier together; returns how many there are.
@@ -69,6 +65,7 @@ struct LayerCache::EncodeBuffers {
   std::vector<Half> tier_values;
   std::vector<Half> page_keys;  ///< of the int4 tier, until there are enough
   std::vector<Half> page_values;
+  uint32_t num_int4_kept = 0;
   uint32_t num_paged = 0;
   RowBuffer coded_keys;
   RowBuffer coded_values;
@@ -220,13 +217,23 @@ Status LayerCache::ExtendTiers(const codec::TierCounts& counts, uint32_t num_pag
 }
 
 void LayerCache::AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position,
-                              uint32_t count) {
+                              uint32_t count, uint32_t num_int4_rows) {
+  std::vector<int32_t> int4_rows;
+  const auto positions_of = [&](codec::Tier tier) -> std::vector<int32_t>& {
+    return positions_[static_cast<size_t>(tier)][kv_head];
+  };
+  const size_t in_pages = pages_.num_tokens();
   for (uint32_t i = 0; i < count; ++i) {
     const codec::Tier tier = tiers.empty() ? codec::TierOf(precision_.codec) : tiers[i];
-    if (tier != codec::Tier::kDropped) {
-      positions_[static_cast<size_t>(tier)][kv_head].push_back(static_cast<int32_t>(first_position + i));
+    const auto position = static_cast<int32_t>(first_position + i);
+    if (tier == codec::Tier::kInt4) {
+      const bool is_paged = int4_rows.size() >= num_int4_rows && positions_of(tier).size() < in_pages;
+      (is_paged ? positions_of(tier) : int4_rows).push_back(position);
+    } else if (tier != codec::Tier::kDropped) {
+      positions_of(tier).push_back(position);
     }
   }
+  positions_of(codec::Tier::kInt4).insert(positions_of(codec::Tier::kInt4).end(), int4_rows.begin(), int4_rows.end());
 }
 
 // Of a spectrum they are dropped, else they keep slots.
@@ -249,10 +256,12 @@ Status LayerCache::MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* p
     counts = tiers->counts;
   }
   const uint32_t num_pages = NumInt4Pages(counts);
+  const uint32_t num_int4_rows = counts.int4 - num_pages * codec::kInt4PageTokens;
   KVANT_RETURN_IF_ERROR(SkipEncoded(skipped));
   const codec::TierCounts before = row_counts();
   const uint32_t first_position = sinks_.num_tokens() + num_encoded();
   KVANT_RETURN_IF_ERROR(ExtendTiers(counts, num_pages));
+  num_int4_before_pages_ = num_pages > 0 ? num_int4_rows : num_int4_before_pages_;
   ForEachHead(pool, [&](uint32_t kv_head) {
     const std::span<const codec::Tier> ids = tiers == nullptr ? std::span<const codec::Tier>() : tiers->OfHead(kv_head);
     const auto store_rows = [&](codec::Tier tier, uint32_t first, uint32_t rows, const codec::ConstTokenRows& keys,
@@ -262,9 +271,9 @@ Status LayerCache::MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* p
     const auto store_page = [&](uint32_t page, const Half* keys, const Half* values) {
       PackRows(kv_head, keys, values, {pages_.record(page, kv_head), pair_format_->page_bytes()});
     };
-    EncodeHead(map, ids, kv_head, skipped, count - skipped, {store_rows, num_pages, store_page});
+    EncodeHead(map, ids, kv_head, skipped, count - skipped, {store_rows, num_int4_rows, store_page});
     if (precision_.spectrum) {
-      AddPositions(ids, kv_head, first_position, count - skipped);
+      AddPositions(ids, kv_head, first_position, count - skipped, num_int4_rows);
     }
   });
   return DropResidualFront(count);

@@ -18,6 +18,7 @@ LayerCache LayerCache::Fork() const {
   fork.pages_ = pages_.Fork();
   fork.num_dropped_ = num_dropped_;
   fork.num_skipped_ = num_skipped_;
+  fork.num_int4_before_pages_ = num_int4_before_pages_;
   fork.residual_ = residual_.Fork();
   fork.window_ = window_;
   fork.positions_ = positions_;

@@ -117,7 +117,8 @@ codec::LayerBlockLayout LayerCache::PlanBlock(codec::PromptTail tail, const code
     layout.progressive = precision_.is_progressive();
   }
   if (precision_.has_int4_pages()) {
-    layout.int4_pages = NumInt4Pages(*layout.tiers);
+    const uint32_t pages = NumInt4Pages(*layout.tiers);
+    layout.int4_pages = {layout.tiers->int4 - pages * codec::kInt4PageTokens, pages};
   } else {
     layout.pairs = pair_format_;
   }
@@ -143,8 +144,9 @@ void LayerCache::WriteBlock(const codec::LayerBlockLayout& layout, std::span<std
 void LayerCache::WriteBeforeHeads(const codec::LayerBlockLayout& layout, const codec::Equalization* map,
                                   std::span<std::byte> block) const {
   if (layout.tiers) {
-    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped,
-                               layout.int4_pages.value_or(0)};
+    const codec::Int4Pages int4_pages = layout.int4_pages.value_or(codec::Int4Pages{});
+    const uint32_t counts[] = {layout.tiers->fp16,    layout.tiers->int8,     layout.tiers->int4,
+                               layout.tiers->dropped, int4_pages.rows_before, int4_pages.count};
     std::memcpy(block.data(), counts, layout.counts_bytes());
   }
   if (layout.pairs) {
@@ -181,7 +183,7 @@ void LayerCache::WriteHead(const codec::LayerBlockLayout& layout, const codec::E
       PackRows(kv_head, keys, values, head.pages.subspan(page * layout.page_bytes(), layout.page_bytes()));
     };
     EncodeHead(map, ids, kv_head, skipped, layout.split.num_encoded,
-               {write_rows, layout.int4_pages.value_or(0), write_page});
+               {write_rows, layout.rows_of(codec::Tier::kInt4), write_page});
   }
   LoadRun(residual_, kv_head, skipped + layout.split.num_encoded, layout.split.num_tail,
           As<Half>(head.tail_keys).data(), As<Half>(head.tail_values).data());
@@ -222,7 +224,8 @@ Status LayerCache::AdoptBlock(const codec::LayerBlockLayout& layout, std::span<c
   for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
     AdoptHead(layout, kv_head, block);
     if (layout.tiers) {
-      AddPositions(tiers.OfHead(kv_head), kv_head, sinks_.num_tokens() + num_skipped_, layout.split.num_encoded);
+      AddPositions(tiers.OfHead(kv_head), kv_head, sinks_.num_tokens() + num_skipped_, layout.split.num_encoded,
+                   num_int4_before_pages_);
     }
   }
   FreeUnreachable();
@@ -245,7 +248,8 @@ Status LayerCache::ReserveSlots(const codec::LayerBlockLayout& layout) {
   KVANT_RETURN_IF_ERROR(sinks_.Extend(whole.num_sinks));
   KVANT_RETURN_IF_ERROR(SkipEncoded(whole.num_encoded - layout.split.num_encoded));
   KVANT_RETURN_IF_ERROR(layout.pairs ? pages_.Extend(layout.split.num_encoded)
-                                     : ExtendTiers(layout.counts(), layout.int4_pages.value_or(0)));
+                                     : ExtendTiers(layout.counts(), layout.num_int4_paged() / codec::kInt4PageTokens));
+  num_int4_before_pages_ = layout.int4_pages ? layout.int4_pages->rows_before : 0;
   KVANT_RETURN_IF_ERROR(residual_.Skip(whole.num_tail - layout.split.num_tail));
   return residual_.Extend(layout.split.num_tail);
 }

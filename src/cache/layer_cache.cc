@@ -71,7 +71,7 @@ codec::LayerBlockLayout LayerCache::block_layout() const {
     layout.tiers = tier_counts();
   }
   if (precision_.has_int4_pages()) {
-    layout.int4_pages = pages_.num_tokens() / codec::kInt4PageTokens;
+    layout.int4_pages = {num_int4_before_pages_, pages_.num_tokens() / codec::kInt4PageTokens};
   } else {
     layout.pairs = pair_format_;
   }
@@ -132,6 +132,7 @@ void LayerCache::Clear() {
   UseInt4Pages();
   num_dropped_ = 0;
   num_skipped_ = 0;
+  num_int4_before_pages_ = 0;
   residual_.Shrink(residual_.num_tokens());
   equalization_.reset();
 }

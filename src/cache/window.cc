@@ -4,19 +4,32 @@
 
 // What a sliding window takes out of reach.
 namespace kvant::cache {
+namespace {
+
+uint32_t CountBelow(std::span<const int32_t> rising, uint32_t position) {
+  const auto first = std::lower_bound(rising.begin(), rising.end(), static_cast<int32_t>(position));
+  return static_cast<uint32_t>(first - rising.begin());
+}
+
+}  // namespace
+
 void LayerCache::SetWindow(uint32_t tokens) {
   window_ = tokens;
   FreeUnreachable();
 }
 
-uint32_t LayerCache::TierTokensBefore(codec::Tier tier, uint32_t kv_head, uint32_t position) const {
+uint32_t LayerCache::TierRowsBefore(codec::Tier tier, uint32_t kv_head, uint32_t position) const {
   if (!precision_.spectrum) {
     const uint32_t after_sinks = position - std::min(position, sinks_.num_tokens());
     return std::min(after_sinks, run(tier).num_tokens());
   }
-  const std::vector<int32_t>& positions = positions_[static_cast<size_t>(tier)][kv_head];
-  const auto first = std::lower_bound(positions.begin(), positions.end(), static_cast<int32_t>(position));
-  return static_cast<uint32_t>(first - positions.begin());
+  const uint32_t in_pages = tier == codec::Tier::kInt4 ? pages_.num_tokens() : 0;
+  return CountBelow(std::span(positions_[static_cast<size_t>(tier)][kv_head]).subspan(in_pages), position);
+}
+
+uint32_t LayerCache::PagedBefore(uint32_t kv_head, uint32_t position) const {
+  const auto& int4 = positions_[static_cast<size_t>(codec::Tier::kInt4)];
+  return CountBelow(std::span(int4[kv_head]).first(pages_.num_tokens()), position);
 }
 
 void LayerCache::FreeUnreachable() {
@@ -29,18 +42,15 @@ void LayerCache::FreeUnreachable() {
   for (const codec::Tier tier : codec::kStoredTiers) {
     uint32_t tokens = run(tier).num_tokens();
     for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-      tokens = std::min(tokens, TierTokensBefore(tier, kv_head, position));
-    }
-    if (tier == codec::Tier::kInt4 && precision_.has_int4_pages()) {
-      const uint32_t in_pages = std::min(tokens, pages_.num_tokens());
-      pages_.Release(in_pages);
-      tokens -= in_pages;
+      tokens = std::min(tokens, TierRowsBefore(tier, kv_head, position));
     }
     run(tier).Release(tokens);
   }
-  if (precision_.pairs) {
-    pages_.Release(position - std::min(position, sinks_.num_tokens()));
+  uint32_t in_pages = position - std::min(position, sinks_.num_tokens());
+  for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads && precision_.has_int4_pages(); ++kv_head) {
+    in_pages = std::min(in_pages, PagedBefore(kv_head, position));
   }
+  pages_.Release(in_pages);
   const uint32_t residual_begin = sinks_.num_tokens() + num_encoded();
   if (precision_.is_exact() && position > residual_begin) {  // else it is read again, to be encoded
     residual_.Release(position - residual_begin);
@@ -56,11 +66,12 @@ codec::LayerBlockLayout LayerCache::reachable_layout() const {
     for (const codec::Tier tier : codec::kStoredTiers) {
       uint32_t gone = 0;
       for (uint32_t kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-        gone += TierTokensBefore(tier, kv_head, position);
+        gone += TierRowsBefore(tier, kv_head, position);
+        gone += tier == codec::Tier::kInt4 && layout.int4_pages ? PagedBefore(kv_head, position) : 0;
       }
       layout.tiers->of(tier) -= gone / shape_.num_kv_heads;
       if (tier == codec::Tier::kInt4 && layout.int4_pages) {
-        layout.int4_pages = std::min(*layout.int4_pages, layout.tiers->int4 / codec::kInt4PageTokens);
+        layout.int4_pages->count = std::min(layout.int4_pages->count, layout.tiers->int4 / codec::kInt4PageTokens);
       }
       left += layout.tiers->of(tier);
     }

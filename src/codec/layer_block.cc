@@ -115,14 +115,15 @@ size_t LayerBlockLayout::pair_bytes() const {
   return pairs ? kPairFormatBytes + pairs->map_bytes() * shape.num_kv_heads : 0;
 }
 
-uint32_t LayerBlockLayout::num_int4_paged() const { return int4_pages.value_or(0) * kInt4PageTokens; }
+uint32_t LayerBlockLayout::num_int4_paged() const { return int4_pages ? int4_pages->count * kInt4PageTokens : 0; }
 
 size_t LayerBlockLayout::page_bytes() const {
   return pairs ? pairs->page_bytes() : int4_pages ? Int4PageFormat(shape.head_dim).page_bytes() : 0;
 }
 
 size_t LayerBlockLayout::pages_bytes() const {
-  const size_t pages = pairs ? CeilDiv(split.num_encoded, pairs->format.page_tokens) : int4_pages.value_or(0);
+  const size_t pages =
+      pairs ? CeilDiv(split.num_encoded, pairs->format.page_tokens) : num_int4_paged() / kInt4PageTokens;
   return pages * page_bytes();
 }
 

@@ -49,7 +49,7 @@ codec::LayerBlockLayout LayoutOf(const wire::Hello& hello, codec::PromptTail tai
     layout.tiers.emplace().of(tier) = split.num_encoded;
     layout.progressive = hello.precision.is_progressive();
     if (hello.precision.has_int4_pages()) {
-      layout.int4_pages = layout.tiers->int4 / codec::kInt4PageTokens;
+      layout.int4_pages = {layout.tiers->int4 % codec::kInt4PageTokens, layout.tiers->int4 / codec::kInt4PageTokens};
     }
   }
   if (hello.precision.pairs) {
@@ -66,7 +66,8 @@ bool IsLaidOut(const codec::LayerBlockLayout& layout, const wire::Hello& hello, 
     return false;
   }
   if (layout.int4_pages.has_value() != expected.int4_pages.has_value() ||
-      (layout.int4_pages && *layout.int4_pages != layout.tiers->int4 / codec::kInt4PageTokens)) {
+      (layout.int4_pages && (layout.int4_pages->count != layout.tiers->int4 / codec::kInt4PageTokens ||
+                             layout.int4_pages->rows_before != layout.rows_of(codec::Tier::kInt4)))) {
     return false;
   }
   const bool of_the_model = layout.equalized && hello.precision.equalize && expected.split.num_encoded == 0;

@@ -26,7 +26,8 @@ Status CheckTiers(const codec::TierCounts& counts, const codec::TokenSplit& spli
 
 Status CheckInt4Pages(const codec::LayerBlockLayout& layout) {
   KVANT_RETURN_IF_ERROR(codec::CheckPairFormat(codec::Int4PageFormat(layout.shape.head_dim).format));
-  return CheckRange("pages", *layout.int4_pages, 0, layout.tiers->int4 / codec::kInt4PageTokens);
+  KVANT_RETURN_IF_ERROR(CheckRange("pages", layout.int4_pages->count, 0, layout.tiers->int4 / codec::kInt4PageTokens));
+  return CheckRange("rows before pages", layout.int4_pages->rows_before, 0, layout.rows_of(codec::Tier::kInt4));
 }
 
 // Payload bytes of a layer frame, or why there can be none.
@@ -113,7 +114,7 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
   view.block = reader.rest();
   if (kind.tiers) {
     view.layout.tiers.emplace();
-    view.layout.int4_pages = kind.int4_pages ? std::optional(0U) : std::nullopt;
+    view.layout.int4_pages = kind.int4_pages ? std::optional(codec::Int4Pages{}) : std::nullopt;
     if (view.block.size() < view.layout.counts_bytes()) {
       return CheckPayloadBytes(frame, kBlockPrefixBytes + view.layout.counts_bytes());
     }
@@ -122,7 +123,8 @@ Result<LayerView> DecodeLayer(const FrameView& frame) {
       view.layout.tiers->of(tier) = counts.Take<uint32_t>();
     }
     if (kind.int4_pages) {
-      view.layout.int4_pages = counts.Take<uint32_t>();
+      view.layout.int4_pages->rows_before = counts.Take<uint32_t>();
+      view.layout.int4_pages->count = counts.Take<uint32_t>();
     }
   }
   if (kind.pairs) {

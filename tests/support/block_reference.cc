@@ -69,10 +69,11 @@ struct TierSource {
   std::vector<Half> values;
   uint32_t count = 0;
 
-  void DropFirst(uint32_t rows, uint32_t head_dim) {
+  void Drop(uint32_t first, uint32_t rows, uint32_t head_dim) {
+    const auto begin = static_cast<ptrdiff_t>(size_t{first} * head_dim);
     const auto elements = static_cast<ptrdiff_t>(size_t{rows} * head_dim);
-    keys.erase(keys.begin(), keys.begin() + elements);
-    values.erase(values.begin(), values.begin() + elements);
+    keys.erase(keys.begin() + begin, keys.begin() + begin + elements);
+    values.erase(values.begin() + begin, values.begin() + begin + elements);
     count -= rows;
   }
 };
@@ -126,13 +127,13 @@ void EncodeProgressiveRef(codec::Tier tier, uint32_t head_dim, const std::vector
   }
 }
 
-// The first int4 tokens, keys not equalized.
+// Keys not equalized.
 void EncodeInt4PagesRef(const TierSource& exact, const codec::LayerBlockLayout& layout, std::span<std::byte> pages) {
   const uint32_t head_dim = layout.shape.head_dim;
   const codec::PairFormat format = codec::Int4PageFormat(head_dim).format;
   const codec::WidthMap map = codec::Int4PageMap(head_dim);
-  for (uint32_t page = 0; page < *layout.int4_pages; ++page) {
-    const size_t at = size_t{page} * format.page_tokens * head_dim;
+  for (uint32_t page = 0; page < layout.int4_pages->count; ++page) {
+    const size_t at = (layout.int4_pages->rows_before + size_t{page} * format.page_tokens) * head_dim;
     codec::SerializePairPage(format, map,
                              codec::EncodePairPageRef(format, map, &exact.keys[at], &exact.values[at], head_dim),
                              pages.subspan(page * layout.page_bytes(), layout.page_bytes()));
@@ -175,7 +176,7 @@ void DecodeInt4Pages(const codec::LayerBlockLayout& layout, std::span<const std:
   const codec::PairFormat format = codec::Int4PageFormat(head_dim).format;
   std::vector<float> keys(size_t{format.page_tokens} * head_dim);
   std::vector<float> values(keys.size());
-  for (uint32_t page = 0; page < *layout.int4_pages; ++page) {
+  for (uint32_t page = 0; page < layout.int4_pages->count; ++page) {
     const std::span<const std::byte> bytes = pages.subspan(page * layout.page_bytes(), layout.page_bytes());
     codec::DecodePairPageRef(format, codec::ParsePairPage(format, codec::Int4PageMap(head_dim), bytes), keys, values);
     for (uint32_t t = 0; t < format.page_tokens; ++t) {
@@ -232,8 +233,12 @@ void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows
                     const codec::TierMap* tiers) {
   const codec::TokenSplit& split = layout.split;
   if (layout.tiers) {
-    const uint32_t counts[] = {layout.tiers->fp16, layout.tiers->int8, layout.tiers->int4, layout.tiers->dropped,
-                               layout.int4_pages.value_or(0)};
+    const uint32_t counts[] = {layout.tiers->fp16,
+                               layout.tiers->int8,
+                               layout.tiers->int4,
+                               layout.tiers->dropped,
+                               layout.int4_pages.value_or(codec::Int4Pages{}).rows_before,
+                               layout.int4_pages.value_or(codec::Int4Pages{}).count};
     std::memcpy(block.data(), counts, layout.counts_bytes());
   }
   codec::Equalization map;
@@ -261,7 +266,7 @@ void EncodeBlockRef(const codec::LayerBlockLayout& layout, const LayerRows& rows
           codec::LayerBlockLayout exact = layout;
           exact.equalized = false;
           EncodeInt4PagesRef(RowsOfTier(exact, rows, h, tier, ids, map), layout, head.pages);
-          source.DropFirst(layout.num_int4_paged(), rows.head_dim);
+          source.Drop(layout.int4_pages->rows_before, layout.num_int4_paged(), rows.head_dim);
         }
         EncodeTierRef(layout, tier, source, head.tiers[static_cast<size_t>(tier)]);
       }
@@ -404,9 +409,10 @@ DecodedLayer DecodeBlockRef(const codec::LayerBlockLayout& layout, std::span<con
         }
       }
       if (tier == codec::Tier::kInt4 && layout.int4_pages) {
-        const auto page_token = [&](uint32_t t) { return positions[t]; };
+        const uint32_t before = layout.int4_pages->rows_before;
+        const auto page_token = [&](uint32_t t) { return positions[before + t]; };
         DecodeInt4Pages(layout, head.pages, put(out.keys, page_token, false), put(out.values, page_token, false));
-        positions.erase(positions.begin(), positions.begin() + layout.num_int4_paged());
+        positions.erase(positions.begin() + before, positions.begin() + before + layout.num_int4_paged());
       }
       const auto& rows = head.tiers[static_cast<size_t>(tier)];
       const codec::TokenCodec codec = layout.codec_of(tier);

@@ -131,7 +131,7 @@ WireSample LayerSample(const std::string& name, uint32_t layer, const codec::Lay
         .Add("dropped", layout.tiers->dropped);
   }
   if (layout.int4_pages) {
-    lines.Add("int4_pages", *layout.int4_pages);
+    lines.Add("int4_rows_before", layout.int4_pages->rows_before).Add("int4_pages", layout.int4_pages->count);
   }
   sample.fields = lines.Take();
   return sample;
@@ -318,7 +318,7 @@ void AddTokenLayerSamples(uint32_t layer, std::vector<WireSample>& samples) {
       if (head_dim % 16 == 0) {
         codec::LayerBlockLayout pages{
             shape, TokenCodec::kInt8, equalized, {4, 433, 5}, codec::TierCounts{20, 30, 370, 13}};
-        pages.int4_pages = equalized ? 2 : 1;  // a later prompt's int4 tokens have rows, however many
+        pages.int4_pages = {equalized ? 114U : 17U, equalized ? 2U : 1U};  // a later prompt's tokens have rows
         samples.push_back(LayerSample("layer_int4_pages_" + std::to_string(layer), layer, pages, layer));
         ++layer;
       }
@@ -366,7 +366,7 @@ std::vector<WireSample> GoldenSamples() {
                  {32, 32, 2, 32, codec::PairRule::kMinMax, codec::PairRule::kMinMax, codec::OneBitRule::kMeans},
                  codec::PairLayout::kHalfSplit, {1, 32, 2}));
   codec::LayerBlockLayout pages{{30, 1, 32}, TokenCodec::kInt8, true, {1, 136, 1}, codec::TierCounts{1, 2, 131, 2}};
-  pages.int4_pages = 1;
+  pages.int4_pages = {3, 1};
   samples.push_back(LayerSample("layer_tiers_pages", layer + 1, pages, 1));
   samples.push_back({"session",
                      wire::EncodeSession(kSession, "pairs:2.5,sinks=4").value(),

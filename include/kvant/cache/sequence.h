@@ -164,10 +164,10 @@ class LayerCache {
                                      const codec::ConstTokenRows& keys, const codec::ConstTokenRows& values)>;
   /// Takes a page's worth of exact int4 tokens.
   using PageSink = std::function<void(uint32_t page, const Half* keys, const Half* values)>;
-  /// Where a head's tokens go that are encoded: rows, and the first of the int4 tier's to pages.
+  /// Where a head's tokens go that are encoded: to rows, int4 ones beyond the first `num_int4_rows` to pages.
   struct EncodeSink {
     RowSink rows;
-    uint32_t num_pages = 0;
+    uint32_t num_int4_rows = 0;
     PageSink page{};
   };
   struct EncodeBuffers;
@@ -184,8 +184,9 @@ class LayerCache {
   uint32_t NumInt4Pages(const codec::TierCounts& counts) const {
     return precision_.has_int4_pages() && num_encoded() == 0 ? counts.int4 / codec::kInt4PageTokens : 0;
   }
-  /// How many of a head's tokens of a tier stand before a position.
-  uint32_t TierTokensBefore(codec::Tier tier, uint32_t kv_head, uint32_t position) const;
+  /// How many of a head's tokens of a tier stand before a position: those with rows, and those in int4 pages.
+  uint32_t TierRowsBefore(codec::Tier tier, uint32_t kv_head, uint32_t position) const;
+  uint32_t PagedBefore(uint32_t kv_head, uint32_t position) const;
 
   kernels::AttendSegment SegmentOf(const PageRun& run, uint32_t kv_head, uint32_t first_position) const;
   kernels::AttendSegment TierSegment(codec::Tier tier, uint32_t kv_head) const;
@@ -235,7 +236,8 @@ class LayerCache {
                  std::span<const codec::Tier> to, uint32_t kv_head, RaisedHead* raised) const;
   /// Slots for rows of `counts` less those of the int4 tier's pages, and the pages.
   Status ExtendTiers(const codec::TierCounts& counts, uint32_t num_pages);
-  void AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position, uint32_t count);
+  void AddPositions(std::span<const codec::Tier> tiers, uint32_t kv_head, uint32_t first_position, uint32_t count,
+                    uint32_t num_int4_rows);
   Status MoveToEncoded(uint32_t skipped, uint32_t count, ThreadPool* pool, const codec::TierMap* tiers);
   Status DropResidualFront(uint32_t count);
   void WriteHead(const codec::LayerBlockLayout& layout, const codec::Equalization* map, const codec::TierMap* tiers,
@@ -252,9 +254,10 @@ class LayerCache {
   std::array<PageRun, codec::kNumStoredTiers> tiers_;  ///< the encoded tokens, by tier
   std::optional<codec::PairBlockFormat> pair_format_;
   std::vector<kernels::PairPlan> plans_;  ///< [num_kv_heads], once the maps are known
-  PageRun pages_;                         ///< pair pages, or those of a spectrum's first int4 tokens
+  PageRun pages_;                         ///< pair pages, or those of a spectrum's int4 tokens
   uint32_t num_dropped_ = 0;              ///< of a spectrum's, skipped ones included
   uint32_t num_skipped_ = 0;
+  uint32_t num_int4_before_pages_ = 0;  ///< int4 tokens with rows that stand before those in pages
   PageRun residual_;
   uint32_t window_ = 0;
   /// With a spectrum, where each tier's tokens stand, those in pages first. Shapes  [tier][num_kv_heads][tokens]

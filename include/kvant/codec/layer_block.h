@@ -43,18 +43,25 @@ TokenSplit SplitPrompt(const Precision& precision, uint32_t num_tokens, PromptTa
 /// What is left of a split whose first `count` positions are out of reach.
 TokenSplit SkipFirst(TokenSplit split, uint32_t count);
 
+/// Which of a KV head's int4 tokens lie in pages (Int4PageFormat) instead of rows: in order of position, those behind
+/// the first `rows_before`. Tokens of later prompts have rows again.
+struct Int4Pages {
+  uint32_t rows_before = 0;
+  uint32_t count = 0;
+};
+
 /// One layer of a prompt as contiguous bytes: the payload of a layer frame, and what a cache adopts.
 /// Format: docs/format/wire.md, "Layer block". No padding: every section follows the one before.
 ///
 ///   [tier counts]           4 × u32: fp16, int8, int4, dropped; only with `tiers`
-///   [pages]                 u32: of each KV head's int4 tier; only with `int4_pages`
+///   [pages]                 2 × u32: Int4Pages; only with `int4_pages`
 ///   [key_mean, key_scale]   num_kv_heads × head_dim fp16 each; only with `equalized`
 ///   then per KV head        sink keys, sink values           num_sinks rows fp16 each
 ///                           [tier ids]                       of the encoded tokens; only where the counts are mixed
 ///                           then for each tier, best first (without `tiers` there is one, of `codec`)
 ///                             key codes, scales, zeros       its rows, in position order
 ///                             value codes, scales, zeros
-///                           [pages]                        of the first int4 tokens, which then have no rows
+///                           [pages]                        of int4 tokens, which then have no rows
 ///                           tail keys, tail values           num_tail rows fp16 each
 ///
 /// Of pair pages: [format, then a width map a KV head] (pair_block.h), and per KV head sink keys, sink values, pages in
@@ -66,7 +73,7 @@ struct LayerBlockLayout {
   TokenSplit split;
   std::optional<TierCounts> tiers{};       ///< of the encoded tokens; their sum is split.num_encoded
   bool progressive = false;                ///< rows of tiers are cut off the progressive code (progressive.h)
-  std::optional<uint32_t> int4_pages{};    ///< that a head's int4 tokens fill (Int4PageFormat), with `tiers`
+  std::optional<Int4Pages> int4_pages{};   ///< where int4 tokens have some, with `tiers`
   std::optional<PairBlockFormat> pairs{};  ///< encoded tokens lie in pair pages, num_encoded a multiple of theirs
 
   /// The same counts with and without `tiers`.
@@ -76,7 +83,7 @@ struct LayerBlockLayout {
   uint32_t num_int4_paged() const;
   TokenCodec codec_of(Tier tier) const { return tiers ? CodecOf(tier, equalized) : codec; }
   RowFormat format_of(Tier tier) const;
-  size_t counts_bytes() const { return sizeof(uint32_t) * ((tiers ? kNumTiers : 0) + (int4_pages ? 1 : 0)); }
+  size_t counts_bytes() const { return sizeof(uint32_t) * ((tiers ? kNumTiers : 0) + (int4_pages ? 2 : 0)); }
   size_t map_bytes() const;      ///< of mean and scale together
   size_t tier_id_bytes() const;  ///< of one KV head
   size_t pair_bytes() const;     ///< of the format and all width maps

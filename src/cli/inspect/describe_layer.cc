@@ -114,7 +114,9 @@ Json DescribeLayer(const wire::LayerView& view) {
                      {"values_turned", layout.pairs->rotated_values}};
   }
   if (layout.int4_pages) {
-    json["pages"] = {{"tokens", codec::kInt4PageTokens}, {"of_a_head", *layout.int4_pages}};
+    json["pages"] = {{"tokens", codec::kInt4PageTokens},
+                     {"of_a_head", layout.int4_pages->count},
+                     {"rows_before", layout.int4_pages->rows_before}};
   }
   if (layout.tier_id_bytes() > 0) {
     const HeadTiers heads = CompareHeads(view);

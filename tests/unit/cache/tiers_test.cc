@@ -139,7 +139,7 @@ TEST_P(TiersTest, OneTierIsThePlainPrecision) {
     tiers.ids.assign(size_t{tiers.counts.total()} * kHeads, tier);
     ASSERT_TRUE(spectrum.EncodeDue(codec::PromptTail::kEncodeAll, nullptr, &tiers).ok());
     ASSERT_TRUE(plain.EncodeDue(codec::PromptTail::kEncodeAll, nullptr).ok());
-    EXPECT_EQ(spectrum.stored_bytes(), plain.stored_bytes() + (precision.has_int4_pages() ? 20 : 16));
+    EXPECT_EQ(spectrum.stored_bytes(), plain.stored_bytes() + (precision.has_int4_pages() ? 24 : 16));
     for (uint32_t head = 0; head < kHeads; ++head) {
       EXPECT_EQ(AttendToAll(spectrum, head), AttendToAll(plain, head)) << word;
     }
